@@ -21,7 +21,7 @@ from rich.table import Table
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
 from gpuwatch.account.ledger import entries_of
 from gpuwatch.facts.model.cluster import Cluster
-from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, LedgerPast, NodeHistory
+from gpuwatch.facts.model.ledger import ClusterHistory, ContainerHistory, LedgerPast, NodeHistory, Row
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows
 from gpuwatch.sources.store.ledger import LedgerStore
@@ -60,6 +60,7 @@ def fleet(gpus: int, count: int) -> FleetHistory:
             )
             if pod:
                 containers[pod, "main"] = life(pod, begin, length)
+    free = dict.fromkeys((Row.WAITED_FOR, Row.UNREACHABLE, Row.USABLE), column(np.full(count, 0.25)))
     nodes = {f"node-{number}": node(f"node-{number}", count) for number in range((gpus + 7) // 8)}
     return FleetHistory(
         start=START,
@@ -70,7 +71,11 @@ def fleet(gpus: int, count: int) -> FleetHistory:
         node_of={f"GPU-{gpu}": f"node-{gpu // 8}" for gpu in range(gpus)},
         cluster=Cluster(),
         history=ClusterHistory(
-            start=START, step_seconds=STEP, nodes=nodes, containers=containers, waiting_gpus=column(np.zeros(count))
+            start=START,
+            step_seconds=STEP,
+            nodes=nodes,
+            containers=containers,
+            free={("default", "A100-SXM4-80GB"): free},
         ),
     )
 

@@ -25,7 +25,7 @@ from lab.evaluation.ledger_fleet import LedgerFleet, ledger_fleet
 
 OF_FLEET, OF_ROW, UNKNOWN = 0.02, 0.10, 0.05
 """Bounds of a row: its difference as a share of the fleet's hours and of its own, and its hours that are unknown."""
-NOT_TOLD = frozenset({Row.HUNG, Row.SLOWED, Row.UNREACHABLE, Row.WAITED_FOR})
+NOT_TOLD = frozenset({Row.HUNG, Row.SLOWED})
 LEAD_HOURS = 32
 """The series begin so long before the ledger; it reads 29 hours of them, so that some Pods are older."""
 

@@ -2,11 +2,13 @@
 
 Lives of Pods, times out of service and uses of free GPUs are drawn at whole minutes, without regard to the ledger's
 steps of five. Rows follow from the definitions of docs/ledger.md; no code of the ledger is used. Pods that share a GPU
-do the same on it, as its counters do not tell them apart. On a free GPU no two reasons meet for which it is not usable,
-so their order decides nothing.
+do the same on it, as its counters do not tell them apart. On a free GPU no two reasons meet for which it is out of
+service, so their order decides nothing. gpuwatch's own counts of free GPUs are what its controller would see of the
+script, which counts a GPU as free that is used outside Kubernetes.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gpuwatch.facts.catalog.gpus import model_name
 from gpuwatch.facts.model.ledger import Row
 from gpuwatch.sources.telemetry.series import RecordedSeries, mark_stale
 from lab.simulate.behaviour import Behaviour, WorkKind
@@ -55,6 +58,14 @@ class Device:
     minutes: int
     instance: Instance | None = None
     lives: list["Life"] = field(default_factory=list)
+
+    @property
+    def waits(self) -> Bools:
+        """Minutes in which a Pod waits that is about to get it."""
+        found = np.zeros(self.minutes, np.bool_)
+        for life in self.lives:
+            found[life.created : life.bound] = True
+        return found
 
     def __post_init__(self) -> None:
         self.used = np.zeros((2, self.minutes))
@@ -131,18 +142,17 @@ class Life:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LedgerFleet(SimulatedFleet):
-    """states: of _SERVICES, for each machine and minute whether it is so."""
+    """states: of _SERVICES, for each machine and minute whether it is so. starved: share of the requests that the
+    machine has too little CPU for."""
 
     units: tuple[Device, ...]
     lives: tuple[Life, ...]
     states: Mapping[str, Bools]
+    starved: Floats
 
     def truth_gpus(self) -> Mapping[Row, Floats]:
         """GPUs in each row in each minute."""
         found = {row: np.zeros(self.plan.steps) for row in Row}
-        waits = np.zeros(self.plan.steps, np.bool_)
-        for life in self.lives:
-            waits[life.created : life.bound] = True
         for device in self.units:
             sharers = np.zeros(self.plan.steps)
             for life in device.lives:
@@ -151,24 +161,46 @@ class LedgerFleet(SimulatedFleet):
                 for row, ratio in life.rows():
                     found[row][life.span] += device.part / sharers[life.span] * ratio
             down, cordoned, faulty = (self.states[name][device.machine.index] for name in _SERVICES)
-            left = sharers == 0
+            left = 1.0 * (sharers == 0)
             for row, holds in (
                 (Row.ABSENT, down | device.missing | device.withheld),
                 (Row.DEGRADED, cordoned & faulty),
                 (Row.MAINTENANCE, cordoned),
                 (Row.OUTSIDE, device.used.any(axis=0)),
-                (Row.UNREACHABLE, left & (device.place.card < 0)),
-                (Row.WAITED_FOR, waits),
-                (Row.USABLE, left),
+                (Row.UNREACHABLE, np.full(len(left), device.place.card < 0)),
+                (Row.WAITED_FOR, device.waits),
+                (Row.UNREACHABLE, self.starved[device.machine.index]),
+                (Row.USABLE, np.ones(len(left))),
             ):
-                found[row] += device.part * (left & holds)
-                left = left & ~holds
+                found[row] += device.part * left * holds
+                left = left * (1.0 - holds)
         return found
+
+    def _of_gpuwatch(self) -> Iterator[RecordedSeries]:
+        """Its counts of free GPUs by pool and model. It is away for an hour."""
+        rows = ("waited_for", "unreachable", "usable", "unknown")
+        found: defaultdict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros((len(rows), self.plan.steps)))
+        for device in (each for each in self.units if each.place.card >= 0):
+            machine = device.machine
+            out = self.states["down"][machine.index] | self.states["cordoned"][machine.index]
+            free = ~(out | device.missing | device.withheld)
+            for life in device.lives:
+                free[life.span] = False
+            beside = sum(each.part for each in self.units if each.machine is machine and each.place.card >= 0)
+            left, starved = free * (device.part * len(machine.cards) / beside), self.starved[machine.index]
+            parts = (left * device.waits, left * ~device.waits * starved, left * ~device.waits * (1.0 - starved))
+            found[machine.pool, model_name(machine.model.label)][:3] += parts
+        there, begin = self._scraped("gpuwatch"), int(self.plan.rng("away").integers(self.plan.steps - 60))
+        there[begin : begin + 60] = False
+        for (pool, model), counts in found.items():
+            labels = {"job": "gpuwatch", "instance": "10.44.0.7:9345", "pool": pool, "gpu_model": model}
+            for row, gpus in zip(rows, counts, strict=True):
+                yield self._series("gpuwatch_free_gpus", labels | {"row": row}, np.where(there, gpus, np.nan), 41)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """The recording, and the folder of the cluster."""
         telemetry, cluster = folder / "telemetry.parquet", folder / "cluster"
-        series = [*self._of_exporters(), *self._of_nodes(), *self._of_pods()]
+        series = [*self._of_exporters(), *self._of_nodes(), *self._of_pods(), *self._of_gpuwatch()]
         series += owner_series(self.plan, self.runs, self._scraped("owners"))
         write_recording(telemetry, sorted(series, key=lambda each: each.metric))
         cluster.mkdir()
@@ -368,6 +400,11 @@ class _Builder:
             self.states[kind][machine, end:at] = True
             end = at + self.between(900, 2200)
 
+    def _starved(self, rng: np.random.Generator) -> Floats:
+        """Pods without GPUs come and go, and leave little CPU for hours."""
+        lengths = rng.integers(120, 900, self.plan.steps // 120 + 1)
+        return np.repeat(rng.choice([0.0, 0.0, 0.3, 0.8], len(lengths)), lengths)[: self.plan.steps]
+
     def _room(self, device: Device, at: int) -> tuple[int, int, int] | None:
         """From then on, when Pods can next be placed there, until when, and until when such a Pod may stay."""
         for begin, end, may_stay in self.eras[device.machine.index]:
@@ -405,11 +442,17 @@ class _Builder:
         for _ in range(round(7 * self.plan.days)):
             life = self.lives[self.between(0, len(self.lives) - 1)]
             life.created = max(0, life.bound - self.between(40, 300))
+        apart = self.plan.rng("free")  # so that the rest of the fleet is as it was before Pods waited for these
+        for life in self.lives:
+            left = max((each.span.stop for each in life.device.lives if each.span.stop <= life.bound), default=0)
+            if apart.random() < (0.6 if life.bound - left > 90 else 0.1):
+                life.created = min(life.created, max(0, life.bound - int(apart.integers(60, 500))))
         last, rest = self.plan.steps, Scheduler(self.plan, self.machines, self.rng)
         downs = [np.flatnonzero(~down)[-1] + 1 for down in self.states["down"]]
         scripts = [MachineScript(node_down=[(60.0 * at, 60.0 * last + 1)] if at < last else []) for at in downs]
         made: dict[str, Any] = {"plan": self.plan, "machines": self.machines, "runs": self.runs, "scripts": scripts}
         mine: dict[str, Any] = {"units": (*self.devices,), "lives": (*self.lives,), "states": self.states}
+        mine["starved"] = np.stack([self._starved(apart) for _ in self.machines])
         return LedgerFleet(**made, **mine, scheduler=rest, faults=(), oversized=())
 
     def _gap(self, device: Device, room: tuple[int, int, int]) -> int:

@@ -237,6 +237,12 @@ def test_hours_of_which_nothing_is_known_are_a_gap_in_the_curve() -> None:
     assert "Only 0 of 168 hours were measured" in found.limits[0]
 
 
+def test_free_gpus_are_known_to_be_free_whoever_could_have_used_them() -> None:
+    found = report(hours(rows={}, free={"unreachable?": 4.0}))
+    assert {(point.allocatable_gpus, point.allocated_gpus) for point in found.curve} == {(4.0, 0.0)}
+    assert not any("hours were measured" in limit for limit in found.limits)
+
+
 def test_held_hours_without_any_sample_of_activity_are_unknown_in_the_curve() -> None:
     found = report(hours(rows={"unmeasured?": 3.0}))
     assert {(point.allocated_gpus, point.busy_gpus) for point in found.curve} == {(3.0, None)}

@@ -26,9 +26,10 @@ OF_HOLD = (
     *("engine_ratio", "sm_ratio", "memory_bytes"),
     *("running", "init", "started_seconds", "deleting", "gang_waits"),
 )
+OF_FREE = (Row.WAITED_FOR, Row.UNREACHABLE, Row.USABLE)
 OF_GPU = (
     *("missing", "ready", "withheld_ratio", "cordoned", "degraded"),
-    *("engine_ratio", "memory_bytes", "waited_for"),
+    *("engine_ratio", "memory_bytes", "free_ratios"),
 )
 UNKNOWN_PAST: dict[str, Any] = {"worked_before": None, "worked_since_start": None}
 Key = tuple[int, Row, bool]
@@ -98,9 +99,16 @@ def history(seed: int, most: int = 150) -> GpuHistory:
         degraded=runs(rng, count, (0.0, 1.0)),
         engine_ratio=runs(rng, count, (0.0, 0.0, 0.5, np.nan)),
         memory_bytes=runs(rng, count, (0.0, 0.0, 2.0**34, np.nan)),
-        waited_for=runs(rng, count, (0.0, 0.0, 1.0, np.nan)),
+        free_ratios=free_ratios(rng, count),
         holds=tuple(replace(hold(rng, count, part), pod=f"ml/train-{index}") for index, part in enumerate(parts)),
     )
+
+
+def free_ratios(rng: np.random.Generator, count: int) -> dict[Row, Floats]:
+    """Parts that add up to 1, less what nothing could tell of; one of a thing, or of several; or nothing at all."""
+    parts = np.stack([runs(rng, count, (0.0, 0.0, 0.7, 2.0)) for _ in (*OF_FREE, "unknown")])
+    total, told = parts.sum(axis=0), runs(rng, count, (1.0, 1.0, np.nan))
+    return dict(zip(OF_FREE, told * parts[:-1] / np.where(total > 0, total, np.nan), strict=True))
 
 
 def by_row(gpu: GpuHistory) -> dict[Key, Floats]:
@@ -166,7 +174,10 @@ def blind(gpu: GpuHistory, rng: np.random.Generator) -> GpuHistory:
 
 
 def every(change: Callable[[Floats], Floats], of: GpuHistory | HoldHistory, names: Iterable[str]) -> dict[str, Any]:
-    return {name: change(getattr(of, name)) for name in names}
+    def changed(values: Any) -> Any:
+        return {key: change(each) for key, each in values.items()} if isinstance(values, Mapping) else change(values)
+
+    return {name: changed(getattr(of, name)) for name in names}
 
 
 def only_less_is_known(before: Mapping[Key, Floats], after: Mapping[Key, Floats], seed: int) -> None:
@@ -252,7 +263,8 @@ def between(gpu: GpuHistory, begin: int, end: int, past: Mapping[tuple[str, str,
 
 def test_all_facts_that_may_be_unknown_are_taken_away() -> None:
     of_hold, of_gpu = (
-        {item.name for item in fields(kind) if item.type == Floats} for kind in (HoldHistory, GpuHistory)
+        {item.name for item in fields(kind) if item.type in (Floats, Mapping[Row, Floats])}
+        for kind in (HoldHistory, GpuHistory)
     )
     assert of_hold - {"part_ratio"} == {*OF_HOLD}
     assert of_gpu - {"exists_ratio", "uncovered_ratio"} == {*OF_GPU}

@@ -11,7 +11,14 @@ import pytest
 from gpuwatch.account.gpu_histories import FleetHistory, gpu_histories
 from gpuwatch.account.ledger import Floats, GpuHistory, HoldHistory
 from gpuwatch.facts.model.cluster import Cluster, Condition, Gang, Node, Pod, Taint
-from gpuwatch.facts.model.ledger import ENDINGS, ClusterHistory, ContainerHistory, LossCause, NodeHistory
+from gpuwatch.facts.model.ledger import (
+    ENDINGS,
+    ClusterHistory,
+    ContainerHistory,
+    LossCause,
+    NodeHistory,
+    Row,
+)
 from gpuwatch.facts.model.telemetry import Signal
 from gpuwatch.facts.model.workload_profile import HeldWindows, Unfit
 
@@ -88,6 +95,7 @@ def histories(
     cluster: Cluster = EMPTY,
     owners: Mapping[str, str] | None = None,
     unfit: Sequence[Unfit] = (),
+    free: Mapping[tuple[str, str], Mapping[Row, "array[float]"]] | None = None,
 ) -> dict[str, GpuHistory]:
     fleet = FleetHistory(
         start=START,
@@ -102,7 +110,7 @@ def histories(
             step_seconds=STEP,
             nodes={each.name: each for each in nodes},
             containers={(each.pod, each.container): each for each in containers},
-            waiting_gpus=column(0.0),
+            free=free or {},
         ),
         unfit=unfit,
     )
@@ -222,6 +230,18 @@ def test_a_node_without_history_tells_what_it_knows() -> None:
     assert steps(gpu.ready[4:]) == [1] * 8
     assert np.isnan(gpu.cordoned[:8]).all()
     assert steps(gpu.cordoned[8:]) == [1] * 4
+
+
+def test_free_gpus_are_told_of_by_pool_and_model() -> None:
+    told = {Row.WAITED_FOR: column(0.25), Row.UNREACHABLE: column(0.5)}
+    cluster = Cluster(nodes=(Node(name="gpu-1", pool="blue"),))
+    gpu = histories([windows("GPU-1")], cluster=cluster, free={("blue", "A100-SXM4-80GB"): told})["GPU-1"]
+    ratios = {Row.WAITED_FOR: [0.25] * COUNT, Row.UNREACHABLE: [0.5] * COUNT}
+    assert {row: steps(ratio) for row, ratio in gpu.free_ratios.items()} == ratios
+    for other in (("default", "A100-SXM4-80GB"), ("blue", "H100-SXM5-80GB")):
+        assert histories([windows("GPU-1")], cluster=cluster, free={other: told})["GPU-1"].free_ratios == {}
+    gpu = histories([windows("GPU-1")], free={("default", "A100-SXM4-80GB"): told})["GPU-1"]  # its Node has no pool
+    assert {row: steps(ratio) for row, ratio in gpu.free_ratios.items()} == ratios
 
 
 def test_a_fault_of_one_gpu_fences_its_node() -> None:

@@ -22,6 +22,7 @@ HOUR = 3600 // STEP
 NEVER, LONG_AGO = np.inf, -1e6
 GIB = 2.0**30
 UNKNOWN = np.nan
+FREE = (Row.WAITED_FOR, Row.UNREACHABLE, Row.USABLE)
 
 
 def line(count: int, *pieces: tuple[float, float]) -> Floats:
@@ -68,9 +69,12 @@ def free_gpu(count: int, **facts: Any) -> GpuHistory:
         "degraded": 0.0,
         "engine_ratio": 0.0,
         "memory_bytes": 0.0,
-        "waited_for": 0.0,
+        Row.WAITED_FOR: 0.0,
+        Row.UNREACHABLE: 0.0,
+        Row.USABLE: 1.0,
     }
     values: dict[str, Any] = {name: np.full(count, value) for name, value in (known | facts).items()}
+    values["free_ratios"] = {row: values.pop(row) for row in FREE}
     return GpuHistory(uuid="GPU-1", node="gpu-1", pool="a100", gpu_model="A100", **values)
 
 
@@ -234,8 +238,22 @@ def test_a_silence_with_an_unmeasured_step_is_known_where_that_does_not_matter()
         ({"engine_ratio": UNKNOWN, "memory_bytes": GIB}, {(Row.OUTSIDE, False): 4}),
         ({"engine_ratio": UNKNOWN, "memory_bytes": GIB - 1}, {(Row.USABLE, True): 4}),
         ({"uncovered_ratio": 0.125}, {(Row.UNREACHABLE, False): 0.5, (Row.USABLE, False): 3.5}),
-        ({"waited_for": 1.0}, {(Row.WAITED_FOR, True): 4}),
-        ({"waited_for": UNKNOWN}, {(Row.USABLE, True): 4}),
+        ({"waited_for": 1.0, "usable": 0.0}, {(Row.WAITED_FOR, False): 4}),
+        (
+            {"waited_for": 0.25, "unreachable": 0.5, "usable": 0.125},
+            {
+                (Row.WAITED_FOR, False): 1,
+                (Row.UNREACHABLE, False): 2,
+                (Row.USABLE, False): 0.5,
+                (Row.UNREACHABLE, True): 0.5,
+            },
+        ),
+        (dict.fromkeys(FREE, UNKNOWN), {(Row.UNREACHABLE, True): 4}),
+        (dict.fromkeys(FREE, UNKNOWN) | {"cordoned": 1.0}, {(Row.MAINTENANCE, False): 4}),
+        (
+            {"uncovered_ratio": 0.125, "unreachable": 0.5, "usable": 0.5},
+            {(Row.UNREACHABLE, False): 0.5 + 1.75, (Row.USABLE, False): 1.75},
+        ),
     ],
 )
 def test_what_no_pod_has(facts: dict[str, float], expected: dict[tuple[str, bool], float]) -> None:

@@ -104,6 +104,7 @@ def test_each_hour_adds_up_to_the_gpus_of_it(week: Ledger) -> None:
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
         "DCGM_FI_PROF_SM_ACTIVE",
         "DCGM_FI_DEV_FB_USED",
+        "gpuwatch_free_gpus",
         "up",
     ],
 )
@@ -124,8 +125,8 @@ def test_without_a_metric_hours_only_move_to_unknown_twins(week: Ledger, metric:
         "kube_pod_init_container_status_running",
         "kube_pod_container_state_started",
         "kube_pod_container_info",
-        "kube_pod_container_resource_requests",
         "kube_pod_deletion_timestamp",
+        "gpuwatch_free_gpus",
     ],
 )
 def test_a_query_that_fails_only_moves_hours_to_unknown_twins(

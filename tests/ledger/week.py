@@ -113,6 +113,19 @@ CARDS = (
 )
 NOT_SCRAPED = {COLD: [("110:00", "111:00")], SLICED: [("138:30", "139:30")]}
 KUBE_STATE_METRICS_DOWN = (("85:00", "85:20"), ("140:00", "140:20"))
+GPUWATCH_AWAY = ("12:00", "12:30")
+# Physical free GPUs by row, as gpuwatch counts them: in general all are usable. Card 3 is beside too little CPU for an
+# hour; quick-z waits for card 5; of half of the free ones the landing cannot tell.
+FREE = {
+    ("A100-SXM4-80GB", "usable"): [(FIRST, LAST, 2.0), ("10:00", "11:00", 1.25)],
+    ("A100-SXM4-80GB", "unreachable"): [(FIRST, LAST, 0.0), ("10:00", "11:00", 1.0)],
+    ("A100-SXM4-80GB", "waited_for"): [(FIRST, LAST, 0.0)],
+    ("A100-SXM4-80GB", "unknown"): [(FIRST, LAST, 0.0)],
+    ("H100-SXM5-80GB", "usable"): [(FIRST, LAST, 3.0), ("57:00", "60:00", 2.0), ("131:00", "132:00", 1.5)],
+    ("H100-SXM5-80GB", "unreachable"): [(FIRST, LAST, 0.0)],
+    ("H100-SXM5-80GB", "waited_for"): [(FIRST, LAST, 0.0), ("57:00", "60:00", 1.0)],
+    ("H100-SXM5-80GB", "unknown"): [(FIRST, LAST, 0.0), ("131:00", "132:00", 1.5)],
+}
 NEEDS_RESET = ("125:30", "130:30")  # card 7's recovery action
 
 
@@ -191,17 +204,22 @@ CAPACITY = {
 # 0.3: 8.
 _LOST = 1 + 55 / 60
 _TUNED, _MEDIUM, _SERVED = 148 + 30 + 124 - _LOST + 2, 84 + 30 + 4.5, 168 - 2 - 1 - 1 / 3
+# Of cards 1, 3 and ¼ of 4 one for an hour; of 5, 6 and 9 one for three hours; of 5, 7 and 9 half for an hour. All of
+# these but 7 were free for the half of an hour in which gpuwatch was away.
+_STARVED, _WAITED, _UNTOLD, _AWAY = 1.0, 3.0, 1.5, (2.25 + 3) / 2
+_TAKEN = _STARVED + _WAITED + _UNTOLD + _AWAY
 CAPACITY_GPU_HOURS = 8 * 168 + 50.0
 EXPECTED = {
-    # Cards 1, 2, 3: 18 h; from 70:10 less the worker's 9 h; 42 h 45. 4: ¼·(120 − 3) + ½·48. 5: 60 − 10 − 3, and
-    # 78 − 1 − 4. 6: 80 − 10 − 3. 7: 68 − 1 − 1 − 4. 9: 20 + (10 − 3) + 15 + (68 − 9 − 1 − 2 − 5). 10: 30 − 3 + ⅛·20.
-    # Less two times ⅓ h in which nothing was known of Nodes: 2, ¼ of 4, 9 and ⅛ of 10; 2, ½ of 4, 5, 7 and 9.
-    (Row.USABLE, False): 18 + 88 + 5 / 6 + 42.75 + 53.25 + (47 + 73) + (67 + 62) + 93 + 29.5 - (2.375 + 4.5) / 3,
+    # Cards 1, 2, 3: 18 h; from 70:10 less the worker's 9 h; 42 h 45. 4: ¼·120 + ½·48. 5: 60 − 10, and 78 − 1 − 4.
+    # 6: 80 − 10. 7: 68 − 1 − 1 − 4. 9: 20 + 10 + 15 + (68 − 9 − 1 − 2 − 5). 10: 30 + ⅛·20. Less two times ⅓ h in which
+    # nothing was known of Nodes: 2, ¼ of 4, 9 and ⅛ of 10; 2, ½ of 4, 5, 7 and 9. Less what gpuwatch counted otherwise.
+    (Row.USABLE, False): 18 + 88 + 5 / 6 + 42.75 + 54 + (50 + 73) + (70 + 62) + 96 + 32.5 - (2.375 + 4.5) / 3 - _TAKEN,
     # Card 9 while it was not scraped; those times, with the rest of ½ of 4 and all of 10.
     (Row.USABLE, True): 1 + (3.5 + 4.5 - 0.25 - 0.875) / 3,
-    (Row.UNREACHABLE, True): (0.25 + 0.875) / 3,
-    (Row.WAITED_FOR, True): 12.75,  # three hours: ¼ of card 4; 5, 6, 9 and 10
-    (Row.UNREACHABLE, False): 30.0 + 17.5 - (0.25 + 0.875) / 3,  # ¼ of card 4 for 120 h; ⅞ of 10 for 20 h
+    (Row.UNREACHABLE, True): (0.25 + 0.875) / 3 + _AWAY + _UNTOLD,
+    (Row.WAITED_FOR, False): _WAITED,
+    # ¼ of card 4 for 120 h; ⅞ of 10 for 20 h; and what lay beside too little CPU.
+    (Row.UNREACHABLE, False): 30.0 + 17.5 - (0.25 + 0.875) / 3 + _STARVED,
     (Row.MAINTENANCE, False): 20.0,  # 5 and 6
     (Row.DEGRADED, False): 8.0,  # 5 and 7
     (Row.ABSENT, False): 20.0 + 2 + 2,  # card 6 until 7 came; 5 and 7, whose Node was not Ready; 9, not offered
@@ -258,7 +276,7 @@ def write_week(folder: Path, without: str = "-") -> tuple[Path, Path]:
 
 
 def week_series() -> list[RecordedSeries]:
-    return [*_of_exporters(), *_of_nodes(), *_of_pods()]
+    return [*_of_exporters(), *_of_nodes(), *_of_pods(), *_of_gpuwatch()]
 
 
 _Piece = tuple[str, str, float]
@@ -366,6 +384,12 @@ def _of_pods() -> Iterator[RecordedSeries]:
             metric, label = _PARENTS[kind]
             owned = {"namespace": "ml", label: above} | (_owned_by(*upper[0]) if upper else {})
             yield _told(metric, owned, (born, gone, 1.0))
+
+
+def _of_gpuwatch() -> Iterator[RecordedSeries]:
+    for (model, row), pieces in FREE.items():
+        labels = {"job": "gpuwatch", "instance": "10.0.0.8:8080", "pool": "default", "gpu_model": model, "row": row}
+        yield _series("gpuwatch_free_gpus", labels, *pieces, down=[GPUWATCH_AWAY])
 
 
 def _owned_by(kind: str, name: str) -> dict[str, str]:

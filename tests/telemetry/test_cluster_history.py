@@ -1,13 +1,14 @@
 """The past of Nodes and containers, as kube-state-metrics tells it in both ways of scraping it. Steps of 10 minutes."""
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.facts.frameworks.keys import PREFIX
-from gpuwatch.facts.model.ledger import ENDINGS, Checkpoint, ClusterHistory, LossCause
+from gpuwatch.facts.model.ledger import ENDINGS, Checkpoint, ClusterHistory, LossCause, Row
 from gpuwatch.facts.model.telemetry import Gap, GapKind
 from gpuwatch.sources.telemetry.cluster_history import cluster_history
 from gpuwatch.sources.telemetry.samples import SampleStore
@@ -20,6 +21,15 @@ UNKNOWN = None
 
 
 def history(store: SampleStore) -> tuple[ClusterHistory, tuple[Gap, ...]]:
+    """Without the gap that says that gpuwatch does not count free GPUs."""
+    found, gaps = read(store)
+    return found, tuple(gap for gap in gaps if (gap.kind, gap.what) != NO_FREE)
+
+
+NO_FREE = (GapKind.SIGNAL_MISSING, "history of free GPUs")
+
+
+def read(store: SampleStore) -> tuple[ClusterHistory, tuple[Gap, ...]]:
     begin = AT - timedelta(seconds=STEP * COUNT)
     return cluster_history(store, begin, AT, STEP, {"gpu-1", "gpu-2"}, {("ml/train", "main"), ("ml/other", "main")})
 
@@ -182,22 +192,74 @@ def test_a_container_that_crashes_between_scrapes_has_started(tmp_path: Path) ->
     assert steps(life.started) == [0, 0] + [NOW - COUNT * STEP] * 4
 
 
-@pytest.mark.parametrize("exported", [False, True])
-def test_gpus_that_pods_without_a_node_ask_for(exported: bool, tmp_path: Path) -> None:
-    timeline = there(Timeline(), exported)
-    asked = {"resource": "nvidia_com_gpu"}
-    metric = "kube_pod_container_resource_requests"
-    timeline.add(metric, named(exported, namespace="ml", pod="a", node="gpu-1") | asked, 8)
-    for name in ("b", "c"):
-        waits = named(exported, namespace="ml", pod=name, node="") | asked
-        timeline.add(
-            metric, {key: value for key, value in waits.items() if value}, 4, ago=step(2), until=step(4), ends=True
-        )
+A100 = ("blue", "A100-SXM4-80GB")
+ROWS = ("waited_for", "unreachable", "usable", "unknown")
+
+
+def free(
+    timeline: Timeline,
+    *counts: float | Callable[[float], float],
+    model: str = A100[1],
+    instance: str = "10.0.0.8:8080",
+    ago: float = COUNT * STEP,
+    until: float = 0,
+) -> Timeline:
+    """gpuwatch's own counts of free GPUs, in the order of ROWS."""
+    of = {"job": "gpuwatch", "instance": instance, "pool": A100[0], "gpu_model": model}
+    for row, count in zip(ROWS, counts, strict=False):
+        timeline.add("gpuwatch_free_gpus", of | {"row": row}, count, ago=ago, until=until, ends=until > 0)
+    return timeline
+
+
+def parts(timeline: Timeline, folder: Path) -> tuple[list[float | None], ...]:
+    """waited_for, unreachable, usable."""
+    told = history(timeline.store(folder))[0].free[A100]
+    return tuple(steps([round(each, 6) for each in told[row]]) for row in (Row.WAITED_FOR, Row.UNREACHABLE, Row.USABLE))
+
+
+def test_free_gpus_by_what_could_use_them(tmp_path: Path) -> None:
+    timeline = free(free(there(Timeline(), False), 1, 0.5, 2, 0.5), 0, 0, 1, 0, model="H100-SXM5-80GB")
+    assert parts(timeline, tmp_path) == ([0.25] * 6, [0.125] * 6, [0.5] * 6)
     found, _ = history(timeline.store(tmp_path))
-    assert steps(found.waiting_gpus) == [0, 0, 8, 8, 0, 0]
-    # Without any request it is not known whether they are exported.
-    timeline.series = {key: of for key, of in timeline.series.items() if key[0] != metric}
-    assert steps(history(timeline.store(tmp_path))[0].waiting_gpus) == [UNKNOWN] * 6
+    assert steps(found.free["blue", "H100-SXM5-80GB"][Row.USABLE]) == [1] * 6
+
+
+def test_the_newest_count_of_a_step_counts_and_those_of_two_leaders_do_not_add_up(tmp_path: Path) -> None:
+    timeline = there(Timeline(), False)
+    free(timeline, lambda ago: 4.0 * (ago < step(2.5)), 0, lambda ago: 4.0 * (ago >= step(2.5)), 0)
+    free(timeline, 0, 0, 2, 0, instance="10.0.0.7:8080", ago=step(4.9), until=step(5.1))
+    assert parts(timeline, tmp_path) == ([0, 0, 1, 1, round(4 / 6, 6), 1], [0] * 6, [1, 1, 0, 0, round(2 / 6, 6), 0])
+
+
+def test_while_gpuwatch_is_away_it_is_unknown_what_free_gpus_are_for(tmp_path: Path) -> None:
+    """A series that has ended inside a step says nothing of the step's end."""
+    timeline = free(there(Timeline(), False), 0, 1, 3, 0, until=step(3.5))
+    assert parts(timeline, tmp_path) == tuple([value] * 3 + [UNKNOWN] * 3 for value in (0, 0.25, 0.75))
+
+
+@pytest.mark.parametrize(
+    "counts", [(0.0, 0.0, 0.0, 0.0), (0.0, 1.0, lambda ago: 3.0 if ago >= step(3) else math.nan, 0.0)]
+)
+def test_without_a_free_gpu_or_a_count_parts_are_unknown(counts: tuple[float, ...], tmp_path: Path) -> None:
+    known = 0 if not any(counts) else 3
+    timeline = free(there(Timeline(), False), *counts)
+    assert parts(timeline, tmp_path)[1] == [0.25] * known + [UNKNOWN] * (6 - known)
+
+
+def test_without_one_of_the_four_rows_nothing_is_told(tmp_path: Path) -> None:
+    found, _ = history(free(there(Timeline(), False), 0, 1, 3).store(tmp_path))
+    assert found.free == {}
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_without_counts_of_free_gpus_there_is_a_gap(refused: bool, tmp_path: Path) -> None:
+    store = (free(there(Timeline(), False), 0, 1, 3, 0) if refused else there(Timeline(), False)).store(tmp_path)
+    found, (gap,) = read(
+        Witness(store, refuses=lambda asked: refused and asked.selector.metric == "gpuwatch_free_gpus")
+    )
+    assert found.free == {}
+    failed = (GapKind.QUERY_FAILED, "history of Nodes and Pods (gpuwatch_free_gpus)")
+    assert (gap.kind, gap.what) == (failed if refused else NO_FREE)
 
 
 def test_while_kube_state_metrics_is_away_nothing_is_known(tmp_path: Path) -> None:

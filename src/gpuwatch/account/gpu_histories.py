@@ -200,12 +200,13 @@ def _of_node(
     # A missing GPU is rightly withheld.
     withheld_ratio = np.clip(withheld - gone, 0.0, None) / np.where(free > 0, free, 1.0)
     of_node = [known.degraded[card.uuid] for card in cards if card.uuid in known.degraded]
-    waited_for = np.asarray(fleet.history.waiting_gpus) if len(fleet.history.waiting_gpus) else fleet.blank()
+    pool = (node.pool if node else "") or NO_POOL
     for card in cards:
+        free = fleet.history.free.get((pool, model_name(card.model)), {})
         yield GpuHistory(
             uuid=card.uuid,
             node=name,
-            pool=(node.pool if node else "") or NO_POOL,
+            pool=pool,
             gpu_model=model_name(card.model),
             exists_ratio=card.exists,
             uncovered_ratio=card.uncovered,
@@ -216,7 +217,7 @@ def _of_node(
             degraded=np.max(of_node, axis=0) if of_node else np.zeros(fleet.count),
             engine_ratio=card.engine,
             memory_bytes=card.memory,
-            waited_for=np.where(waited_for > 0, 1.0, waited_for),
+            free_ratios={row: np.asarray(ratio) for row, ratio in free.items()},
             holds=tuple(_holds(card, fleet, known, ~np.isnan(ready))),
         )
 

@@ -88,7 +88,8 @@ class GpuHistory:
     exists_ratio: from its first to its last appearance. uncovered_ratio: slices that no MIG instance covers. missing:
     it has no sample while others of its Node have some. ready: its Node is. withheld_ratio: how much of the Node's free
     GPUs its device plugin does not offer. cordoned, degraded: the Node is, a GPU of the Node was. engine_ratio,
-    memory_bytes: of its free part. waited_for: a Pod waits for a GPU.
+    memory_bytes: of its free part. free_ratios: the part that each free row has of the free GPUs of its pool and model,
+    at most 1 together; of the rest it is not known whether a request could use them.
     """
 
     uuid: str
@@ -104,7 +105,7 @@ class GpuHistory:
     degraded: Floats
     engine_ratio: Floats
     memory_bytes: Floats
-    waited_for: Floats
+    free_ratios: Mapping[Row, Floats]
     holds: tuple[HoldHistory, ...] = ()
 
 
@@ -291,9 +292,11 @@ def _free(gpu: GpuHistory, part: Floats) -> Shares:
         each.take(Row.DEGRADED, _both(gpu.cordoned, gpu.degraded), Row.MAINTENANCE)
         each.take(Row.MAINTENANCE, gpu.cordoned, unknown)
     split.add(Row.UNREACHABLE, False, uncovered.left)
-    # Whether a waiting Pod fits here is not known.
-    split.take(Row.WAITED_FOR, np.where(gpu.waited_for > 0, np.nan, 0.0), Row.WAITED_FOR)
-    split.take(Row.USABLE, np.where(np.isnan(gpu.waited_for), np.nan, 1.0), Row.USABLE)
+    # Which of its pool's free GPUs a request could use is not known, so each has an equal part of every row.
+    known = {row: split.left * np.nan_to_num(ratio) for row, ratio in gpu.free_ratios.items()}
+    split.add(Row.UNREACHABLE, True, np.clip(split.left - sum(known.values()), 0.0, None))
+    for row, share in known.items():
+        split.add(row, False, share)
     for (row, is_unknown), share in uncovered.shares.items():
         split.add(row, is_unknown, share)
     return split.shares

@@ -21,8 +21,8 @@ def is_proven_idle(entry: LedgerEntry) -> bool:
 
 
 def is_known(entry: LedgerEntry) -> bool:
-    """Whether it is known what the GPU did, or that it was free while a Pod waited."""
-    return not entry.unknown or is_busy(entry) or entry.row is Row.WAITED_FOR
+    """Whether it is known what the GPU did, or that it was free, whoever could have used it."""
+    return not entry.unknown or is_busy(entry) or entry.row is Row.UNREACHABLE
 
 
 def use_of(entries: Collection[LedgerEntry]) -> Use:

@@ -38,9 +38,9 @@ class Row(StrEnum):
     HUNG = "hung"
     OUTSIDE = "outside"  # no Pod has it, and it works or has memory in use
     UNMEASURED = "unmeasured"  # a Pod has it, and there is no sample of its activity; its hours are always unknown
-    USABLE = "usable"  # free, and no Pod waits for a GPU
-    WAITED_FOR = "waited_for"  # free while a Pod that would fit waits
-    UNREACHABLE = "unreachable"  # free, and no request can get it, such as a part of a MIG layout
+    USABLE = "usable"  # free, and a request could use it
+    WAITED_FOR = "waited_for"  # free, and a Pod that waits is about to get it
+    UNREACHABLE = "unreachable"  # free, and a request could not use it, such as beside too little CPU
     LOST = "lost"  # work since the last checkpoint before a run ended by a failure
     SLOWED = "slowed"  # work that heat, power or a straggler slowed
     NO_KERNEL = "no_kernel"  # at work, while no kernel ran: 1 − engine activity
@@ -230,12 +230,13 @@ ENDINGS: tuple[LossCause | None, ...] = (None, LossCause.ERROR, LossCause.OUT_OF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHistory:
-    """What kube-state-metrics told about (start, end]. waiting_gpus: GPUs that Pods without a Node asked for, in each
-    step; NaN unknown. checkpoints: what Pods' annotations said; kube-state-metrics exports them if it is told to."""
+    """What kube-state-metrics told about (start, end], and gpuwatch itself. free: by pool and GPU model, which part of
+    the free GPUs in service each free row has in each step, as gpuwatch counted; NaN, and of the rest, it is unknown.
+    checkpoints: what Pods' annotations said; kube-state-metrics exports them if it is told to."""
 
     start: datetime
     step_seconds: int
     nodes: Mapping[str, NodeHistory] = field(default_factory=dict)
     containers: Mapping[tuple[PodRef, str], ContainerHistory] = field(default_factory=dict)
-    waiting_gpus: "array[float]" = field(default_factory=lambda: array("d"))
+    free: Mapping[tuple[str, str], Mapping[Row, "array[float]"]] = field(default_factory=dict)
     checkpoints: Mapping[PodRef, tuple[Checkpoint, ...]] = field(default_factory=dict)

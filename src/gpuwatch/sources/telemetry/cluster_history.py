@@ -1,9 +1,10 @@
 """The past of Nodes and of containers with GPUs, step by step, from kube-state-metrics' series in Prometheus: metrics
-of its default list (docs/metrics/, v2), in both ways of scraping it."""
+of its default list (docs/metrics/, v2), in both ways of scraping it. And of free GPUs, from gpuwatch's own."""
 
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias, TypeVar
@@ -11,7 +12,15 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from gpuwatch.facts.frameworks.keys import LAST_CHECKPOINT, PREFIX, time_in
-from gpuwatch.facts.model.ledger import ENDINGS, Checkpoint, ClusterHistory, ContainerHistory, LossCause, NodeHistory
+from gpuwatch.facts.model.ledger import (
+    ENDINGS,
+    Checkpoint,
+    ClusterHistory,
+    ContainerHistory,
+    LossCause,
+    NodeHistory,
+    Row,
+)
 from gpuwatch.facts.model.telemetry import Gap, GapKind, PodRef
 from gpuwatch.sources.telemetry.gaps import failed
 from gpuwatch.sources.telemetry.labels import Labels
@@ -19,7 +28,6 @@ from gpuwatch.sources.telemetry.owners import namespace_of
 from gpuwatch.sources.telemetry.pod_runs import ACCELERATORS
 from gpuwatch.sources.telemetry.promql import in_batches
 from gpuwatch.sources.telemetry.samples import (
-    Combine,
     Expression,
     Function,
     Matcher,
@@ -63,18 +71,20 @@ def cluster_history(
             "Prometheus has to scrape kube-state-metrics, and its metric allow list has to name it"
         )
         asked.gaps.append(Gap(kind=GapKind.SIGNAL_MISSING, what="history of Nodes and Pods", detail=detail))
-    waiting = asked.sums("kube_pod_container_resource_requests", (ACCELERATORS,), ("node", "exported_node"))
-    # All Nodes have a value in the steps in which kube-state-metrics was there. Without any request of the span it is
-    # not known whether requests are exported.
-    there = [~np.isnan(np.asarray(each.ready)) for each in of_nodes.values()] if waiting else []
-    reported = there[0] if there else np.zeros(steps.count, np.bool_)
+    free = _free_histories(asked)
+    if nodes and not free and _FREE not in asked.failed:
+        detail = (
+            f"no series of {_FREE}, so it is unknown which of the free GPUs a request could use; `gpuwatch run` has to "
+            "run, and Prometheus has to scrape it"
+        )
+        asked.gaps.append(Gap(kind=GapKind.SIGNAL_MISSING, what="history of free GPUs", detail=detail))
     return (
         ClusterHistory(
             start=steps.start,
             step_seconds=step_seconds,
             nodes=of_nodes,
             containers=of_containers,
-            waiting_gpus=_packed(np.where(reported, _without_node(waiting, steps), np.nan)),
+            free=free,
             checkpoints=_checkpoints(asked),
         ),
         tuple(asked.gaps),
@@ -232,15 +242,24 @@ _SAVED = f"annotation_{re.sub('[^a-z0-9]', '_', LAST_CHECKPOINT)}"
 """The annotation as kube-state-metrics names it."""
 
 
-def _without_node(waiting: Iterable[tuple[Labels, FloatArray]], steps: Steps) -> FloatArray:
-    """GPUs of Pods that have no Node. Where rows have `exported_node`, `node` is the scrape target's."""
-    rows = [*waiting]
-    exported = any("exported_node" in labels for labels, _ in rows)
-    total = np.zeros(steps.count)
-    for labels, values in rows:
-        if not labels.get("exported_node" if exported else "node"):
-            total += np.nan_to_num(values)
-    return total
+def _free_histories(asked: "_Questions") -> dict[tuple[str, str], dict[Row, "array[float]"]]:
+    """From gpuwatch's own metric. Its value at a step's end counts: of two moments, the parts would not fit together.
+    A step without one of the four rows, or without a free GPU, is unknown."""
+    found: defaultdict[tuple[str, str], dict[str, FloatArray]] = defaultdict(dict)
+    for series in asked.grid(Selector(_FREE), ("pool", "gpu_model", "row"), Function.LAST):
+        pool, model, row = (series.labels.get(label, "") for label in ("pool", "gpu_model", "row"))
+        found[pool, model][row] = asked.steps.values(series)
+    histories = {}
+    for of, rows in found.items():
+        if rows.keys() >= {*_FREE_ROWS, "unknown"}:
+            total = np.sum([*rows.values()], axis=0)
+            total = np.where(total > 0, total, np.nan)
+            histories[of] = {row: _packed(rows[row] / total) for row in _FREE_ROWS}
+    return histories
+
+
+_FREE = "gpuwatch_free_gpus"
+_FREE_ROWS = (Row.WAITED_FOR, Row.UNREACHABLE, Row.USABLE)
 
 
 @dataclass(slots=True)
@@ -277,12 +296,10 @@ class _Questions:
                     found[key] = np.fmax(found[key], values) if key in found else values
         return found
 
-    def sums(self, metric: str, matchers: tuple[Matcher, ...], by: tuple[str, ...]) -> list[tuple[Labels, FloatArray]]:
-        rows = self.grid(Selector(metric, matchers), by, Combine.SUM)
-        return [(series.labels, self.steps.values(series)) for series in rows]
-
-    def grid(self, selector: Selector, by: tuple[str, ...], combine: Combine = Combine.MAX) -> Sequence[Series]:
-        question = Expression(selector, Function.LAST_IN_WINDOW, self.steps.step_seconds, combine=combine, by=by)
+    def grid(
+        self, selector: Selector, by: tuple[str, ...], function: Function = Function.LAST_IN_WINDOW
+    ) -> Sequence[Series]:
+        question = Expression(selector, function, 0 if function is Function.LAST else self.steps.step_seconds, by=by)
         try:
             return self.store.grid(question, self.steps)
         except TelemetryError as error:
