@@ -26,7 +26,7 @@ from simulate.openmetrics import write_openmetrics
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "frames.md").read_text(encoding="utf-8")
-IN_PERIOD = ["cost", "saving", "saving_gpu_hours"]
+IN_PERIOD = ["cost"]
 """Columns of advice() that only a report's period gives."""
 TABLES = ("findings", "allocations", "profiles", "workloads", "advice", "cost", "gaps")
 PLAN = FleetPlan(seed=2, end=datetime(2026, 3, 2, 12, tzinfo=UTC), gpus=24, days=1.5, oversized=2, idle_allocations=4)

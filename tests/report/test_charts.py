@@ -136,7 +136,7 @@ def test_a_part_that_is_not_known_has_no_bar() -> None:
     svg = drawn(gpu_hours_parts(shown))[0]
     assert not shapes(svg, "area busy")
     assert not shapes(svg, "area free")
-    assert [item.text for item in svg.iter("text")][1::2] == ["unknown", "0.0 · 0 %", "5.0 · 100 %"]
+    assert [item.text for item in svg.iter("text")][1::2] == ["unknown", "0 · 0 %", "5 · 100 %"]
 
 
 def test_a_fleet_of_which_nothing_is_known_has_no_parts() -> None:

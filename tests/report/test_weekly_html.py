@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Browser
 
 from gpuwatch.facts.model.sizing import AbstentionKind, EvidenceTier, OutcomeVerdict
-from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.facts.model.weekly import LeverKind, WeeklyReport
 from gpuwatch.say.weekly_pages import ABSTAINED_SHOWN, ACT_SHOWN, ADVICE_SHOWN, ROWS_SHOWN, weekly_html
-from gpuwatch.say.weekly_words import ABSTAINED, OUTCOME, TIER, busy_gpu_hours, no_kernel_gpu_hours, reconciled
+from gpuwatch.say.weekly_words import ABSTAINED, OUTCOME, TIER, hours, parts
 from parts.browser import BrowserBuild, page, pdf_pages
 from report.html_checks import checked, parsed, text_of, unfocused
 from report.weekly_example import (
@@ -60,20 +60,20 @@ def test_nothing_measured_is_shown_as_unknown_and_never_as_zero() -> None:
 
 def test_a_price_of_zero_is_known() -> None:
     text = text_of(weekly_html(free_report()))
-    assert "Spent on hours without a kernel 0 EUR of 0 EUR" in text
-    assert "Would have been saved in the week 0 EUR" in text
+    assert "Wasted 0 EUR of 0 EUR" in text
+    assert "Sure saving, a week 0 EUR" in text
 
 
 def test_what_has_no_price_is_said_so() -> None:
     text = text_of(weekly_html(full_report()))
-    assert re.search(r"GPU-755b4166.{,120} 1 d 17 h 41\.0 210 USD row_remap", text)
-    assert re.search(r"GPU-0f1e2d3c/7.{,120} unknown unknown unknown row_remap", text)
-    assert "price unknown, 134.7 GPU-hours a week" in text
+    assert re.search(r"GPU-755b4166.{,300} 1 d 17 h 41 210 USD", text)
+    assert re.search(r"GPU-0f1e2d3c/7.{,300} unknown unknown unknown", text)
+    assert "price unknown, 135 GPU-hours a week" in text
 
 
 def test_the_trend_is_in_words() -> None:
     text = text_of(weekly_html(full_report()))
-    assert "up 4.1 points from 63.7 %, better" in text
+    assert "up 4.1 points from 64 %, better" in text
     assert "up 12 % from 29,840 USD, worse" in text
     without = text_of(weekly_html(replace(full_report(), previous=None)))
     assert "The week before is unknown, so there is no trend." in without
@@ -82,7 +82,7 @@ def test_the_trend_is_in_words() -> None:
 
 def test_the_exact_change_stands_beside_the_advice() -> None:
     html = weekly_html(full_report())
-    assert html.count("<details><summary>The change, as YAML") == 13
+    assert html.count('<pre tabindex="0">apiVersion') + html.count('<pre tabindex="0"># ') == 13
     assert "nvidia.com/gpu: null\n            nvidia.com/mig-1g.10gb: 1" in html
 
 
@@ -128,7 +128,7 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(
         assert unfocused(opened) == []
         assert heard.requests == [opened.url]
         assert heard.console == []
-        assert opened.title() == "GPUs, Mon 2026-02-23 to Mon 2026-03-02, UTC"
+        assert opened.title() == f"{'GPUs' if name == 'empty' else 'eu-1'}, Mon 2026-02-23 to Mon 2026-03-02, UTC"
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -179,9 +179,9 @@ def test_tables_stay_tables_for_those_who_hear_them(browser: Browser, tmp_path: 
             tree: Any = json.dumps(opened.locator("#teams").aria_snapshot())
             assert opened.get_by_role("main").count() == 1
             assert opened.get_by_role("navigation", name="Sections").count() == 1
-            table = opened.get_by_role("table", name="GPU-hours and money by team")
+            table = opened.get_by_role("table", name="Teams by what they waste")
             assert table.get_by_role("rowheader").count() == ACT_SHOWN < len(full_report().teams)
-            assert table.get_by_role("columnheader").count() == 12
+            assert table.get_by_role("columnheader").count() == 8
         assert "rowheader" in tree
 
 
@@ -194,22 +194,20 @@ def test_the_first_printed_page_has_what_matters_most(
         ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
     first = pages[0]
     for key in (
-        "67.8 %",
-        "47.0 %",
+        "68 %",
+        "47 %",
         "33,366 USD",
-        "6,987 USD",
+        "6,474 USD",
         "up 4.1 points",
-        "Where the GPU-hours went",
-        "Free",
     ):
         assert key in first, key
     assert "Act now" in first
+    assert "Where the GPU-hours went" in first + pages[1]
     assert "GPU-755b4166" in first
     assert "research/jupyter-ada-0" in first
-    for item in full_report().top_changes[:ACT_SHOWN]:
-        assert (
-            item.key.workload.split("/")[2].split("-")[0] in pages[1] + pages[2]
-        )  # a name may be broken at its hyphens
+    for item in full_report().levers.levers[:ACT_SHOWN]:
+        # A name may be broken at its hyphens.
+        assert item.kind is LeverKind.RELEASE or item.subject.split("/")[-1].split("-")[0] in pages[1] + pages[2]
     assert len(pages) <= 10
     assert ground == "rgb(255, 255, 255)"
 
@@ -228,32 +226,35 @@ def test_at_most_four_printed_pages_stand_before_the_appendix(
 
 def test_what_is_urgent_stands_first_and_the_dearest_on_top() -> None:
     html = weekly_html(full_report())
-    places = [html.index(f'id="{name}"') for name in ("glance", "degraded", "idle", "changes", "teams", "workloads")]
+    places = [html.index(f'id="{name}"') for name in ("degraded", "idle", "glance", "levers", "teams", "workloads")]
     assert places == sorted(places)
 
 
 def test_rows_sort_and_filter_without_a_network(browser: Browser, tmp_path: Path) -> None:
     with page(browser, weekly_html(full_report()), tmp_path) as (opened, heard):
-        table = opened.locator("#changes table.sortable").first
+        table = opened.locator("#levers table.sortable").first
         seen = lambda: [  # noqa: E731
             row.split("\n")[0].strip() for row in table.locator("tbody tr:visible th").all_inner_texts()
         ]
         by_money = seen()
         assert len(by_money) == ACT_SHOWN
-        opened.locator("#changes details.rest summary").click()
-        assert len(seen()) == 13
-        table.get_by_role("button", name="Workload").press("Enter")
+        opened.locator("#levers details.rest > summary").first.click()
+        assert len(seen()) == 15  # 13 changes and two releases
+        table.get_by_role("button", name="Lever").press("Enter")
         assert seen() == sorted(seen(), key=str.lower)
-        assert table.get_by_role("columnheader", name="Workload").get_attribute("aria-sort") == "ascending"
-        heading = table.get_by_role("button", name="GPU-hours, projected")
+        assert table.get_by_role("columnheader", name="Lever").get_attribute("aria-sort") == "ascending"
+        heading = table.get_by_role("button", name="Saves a week")
+        cells = lambda: [  # noqa: E731
+            float(text.removesuffix(" USD").replace(",", ""))
+            for text in table.locator('[data-label="Saves a week"]').all_inner_texts()
+            if text != "unknown"
+        ]
         heading.click()
-        hours = [float(text) for text in table.locator('[data-label="GPU-hours, projected"]').all_inner_texts()]
-        assert hours == sorted(hours, reverse=True)
-        assert hours[0] > hours[-1]
+        assert cells() == sorted(cells(), reverse=True)
+        assert cells()[0] > cells()[-1]
         heading.click()
-        hours = [float(text) for text in table.locator('[data-label="GPU-hours, projected"]').all_inner_texts()]
-        assert hours == sorted(hours)
-        opened.locator("#changes input").fill("embedder")
+        assert cells() == sorted(cells())
+        opened.locator("#levers input").first.fill("embedder")
         assert seen() == ["embedder"]
         assert heard.requests == [opened.url]
         assert heard.console == []
@@ -292,15 +293,26 @@ def test_no_other_script_runs(browser: Browser, tmp_path: Path) -> None:
         assert any("Content Security Policy" in line for line in heard.console)
 
 
-@pytest.mark.parametrize("make", REPORTS.values())
-def test_allocated_hours_add_up(make: Callable[[], WeeklyReport]) -> None:
-    for use in (make().fleet, *(team.use for team in make().teams)):
-        parts = (busy_gpu_hours(use) or 0.0) + (no_kernel_gpu_hours(use) or 0.0) + use.unknown_gpu_hours
-        assert parts == pytest.approx(use.allocated_gpu_hours)
-    assert "7,289.8 GPU-hours allocated = 3,005.0 busy + 3,389.3 without a kernel + 895.5 unknown" in reconciled(
-        full_report().fleet
-    )
-    assert reconciled(empty_report().fleet) == ""
+def test_the_parts_that_are_shown_add_up_to_what_is_shown() -> None:
+    report = full_report()
+    shown = parts(report)
+    assert sum(part.gpu_hours or 0.0 for part in shown) == pytest.approx(report.fleet.capacity_gpu_hours)
+    assert sum(part.cost or 0.0 for part in shown[1:4]) == pytest.approx(report.fleet.wasted_cost)
+    text = text_of(weekly_html(report))
+    for part in shown:
+        assert f"{part.label} {hours(part.gpu_hours)} " in text
+    assert parts(empty_report()) == ()
+
+
+def test_a_lever_is_one_click_from_its_change(browser: Browser, tmp_path: Path) -> None:
+    with page(browser, weekly_html(full_report()), tmp_path) as (opened, _):
+        row = opened.locator("#idle tbody tr").first
+        assert not row.locator("pre").is_visible()
+        row.locator("summary").click()
+        assert "kubectl -n x patch" in row.locator("pre").inner_text()
+        change = opened.locator("#levers tbody tr", has_text="embedder").first
+        change.locator("summary").first.click()
+        assert "nvidia.com/mig-1g.10gb" in change.locator("pre").inner_text()
 
 
 def test_shades_can_be_told_apart_without_colour() -> None:

@@ -84,7 +84,9 @@ def test_text_is_never_a_formula(text: str) -> None:
     team = replace(report.teams[0], team=text, gpu_models={text: 1.0})
     assert report.actions
     acted = (replace(report.actions[0], target=text, said=text),)
-    for name, content in weekly_csvs(replace(report, workloads=(item,), teams=(team,), actions=acted)).items():
+    levers = replace(report.levers, levers=(replace(report.levers.levers[0], subject=text, needs=text),))
+    given = replace(report, workloads=(item,), teams=(team,), actions=acted, levers=levers)
+    for name, content in weekly_csvs(given).items():
         cells = [cell for row in csv.reader(io.StringIO(content, newline="")) for cell in row]
         assert f"'{text}" in cells, name
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝"))]

@@ -9,8 +9,10 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.facts.model.decision import FindingKind
+from gpuwatch.facts.model.weekly import LeverKind, Sureness, WeeklyReport
 from gpuwatch.say.weekly_pages import MARKDOWN_ROWS_SHOWN, weekly_html, weekly_markdown, weekly_summary
+from gpuwatch.say.weekly_words import LEFT
 from report.weekly_example import HOSTILE, LONG, empty_report, free_report, full_report, huge_report
 
 
@@ -40,9 +42,9 @@ def test_a_summary_fits_a_message(make: object) -> None:
 def test_a_summary_has_what_matters_most() -> None:
     text = weekly_summary(full_report())
     for said in (
-        "Allocated: **67.8 %**",
+        "Allocated: **68 %**",
         "33,366 USD",
-        "6,987 USD",
+        "levers",
         "up 4.1 points",
         "nlp/embedder",
         "3 Pods",
@@ -78,31 +80,46 @@ def test_every_table_has_as_many_cells_in_each_row() -> None:
 
 
 @pytest.mark.parametrize("form", [weekly_markdown, weekly_html])
-def test_a_saving_with_a_condition_is_shown_apart(form: Callable[[WeeklyReport], str]) -> None:
+def test_levers_that_are_not_sure_stand_apart_with_their_reason(form: Callable[[WeeklyReport], str]) -> None:
     report = full_report()
-    apart = {"projected_conditional_saving_per_week": 321.0, "projected_conditional_saving_gpu_hours_per_week": 45.6}
-    change = replace(report.top_changes[0], condition="Only if the image carries sm_120.")
-    workloads = tuple(
-        replace(item, recommendation=change) if item.recommendation == report.top_changes[0] else item
-        for item in report.workloads
-    )
-    given = replace(
-        report,
-        fleet=replace(report.fleet, **apart),
-        teams=(replace(report.teams[0], use=replace(report.teams[0].use, **apart)), *report.teams[1:]),
-        workloads=workloads,
-        top_changes=(change, *report.top_changes[1:]),
-    )
-    text = form(given)
-    assert "Changes with a condition would save another 321 USD, 45.6 GPU-hours in a coming week." in text
-    assert "1 change with a condition: another 321 USD, 45.6 GPU-hours" in text
-    assert text.count("on conditions: 321 USD, 45.6 GPU-hours") == 1  # of the team
-    assert text.count("(on a condition)") == 1
-    assert weekly_summary(given).count("(on a condition)") == 1
-    plain = form(report)
-    assert "on conditions" not in plain
-    assert "(on a condition)" not in plain
-    assert "Changes with a condition would" not in plain
+    first = next(item for item in report.levers.levers if item.kind is LeverKind.RESIZE)
+    needs = "Only if the image carries a thing."
+    apart = replace(first, sureness=Sureness.CONDITION, saving_per_week=321.0, needs=needs)
+    levers = (*(item for item in report.levers.levers if item is not first), apart)
+    text = form(replace(report, levers=replace(report.levers, levers=levers)))
+    assert re.search(r"On a condition( \(1\))?: 321 USD, \d+ GPU-hours a week", text)
+    assert needs in text
+    assert "On a condition" not in form(report)
+    assert text.count("The highest confidence of its findings is 0.70; 0.80 is needed.") >= 2
+    assert re.search(r"Refused by the plan( \(1\))?: 818 USD, 168 GPU-hours a week", text)
+    assert re.search(r"Up to( \(8\))?: 3,506 USD, 720 GPU-hours a week", text)
+    assert "up to 438 USD" in text
+
+
+@pytest.mark.parametrize("form", [weekly_markdown, weekly_html])
+def test_each_reason_has_its_rows_and_workloads(form: Callable[[WeeklyReport], str]) -> None:
+    text = form(full_report())
+    for title, _ in LEFT.values():
+        assert title in text
+    assert "60 % no kernel, 40 % few SMs active" in text
+
+
+@pytest.mark.parametrize("form", [weekly_markdown, weekly_html])
+def test_a_gpu_with_two_faults_has_one_row(form: Callable[[WeeklyReport], str]) -> None:
+    report = full_report()
+    one = report.degraded[0]
+    other = replace(one, kind=FindingKind.XID, summary="XID 64 was seen.")
+    plain, both = (form(replace(report, degraded=found)) for found in ((one,), (one, other)))
+    assert both.count("GPU-755b4166") == plain.count("GPU-755b4166")
+    assert "XID 64 was seen." in both
+
+
+@pytest.mark.parametrize("form", [weekly_markdown, weekly_html, weekly_summary])
+def test_the_cluster_is_the_title(form: Callable[[WeeklyReport], str]) -> None:
+    report = full_report()
+    assert "eu-1" in form(report)
+    assert "eu-1" not in form(replace(report, cluster=""))
+    assert "<i>" not in form(replace(report, cluster="<i>"))
 
 
 def test_nothing_measured_is_unknown() -> None:

@@ -7,6 +7,7 @@ computed is in `weekly_example.yaml`.
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from gpuwatch.facts.model.decision import ActionKind, Mode, Subject, SubjectKind
+from gpuwatch.facts.model.decision import ActionKind, Finding, Mode, Subject, SubjectKind
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.ledger import Row
 from gpuwatch.facts.model.remediation import Phase
@@ -29,7 +30,23 @@ from gpuwatch.facts.model.sizing import (
     Target,
     by_worth,
 )
-from gpuwatch.facts.model.weekly import ActionTaken, RowHours, TeamUse, Use, UsePoint, WeeklyReport, WorkloadUse
+from gpuwatch.facts.model.weekly import (
+    ActionTaken,
+    Amount,
+    Left,
+    LeftOver,
+    Lever,
+    LeverAccount,
+    LeverKind,
+    LeverPart,
+    RowHours,
+    Sureness,
+    TeamUse,
+    Use,
+    UsePoint,
+    WeeklyReport,
+    WorkloadUse,
+)
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 
 T = TypeVar("T")
@@ -131,7 +148,6 @@ def full_report() -> WeeklyReport:
     teams = _teams(workloads)
     uses = [team.use for team in teams]
     advised = [item.recommendation for item in workloads if item.recommendation]
-    saved = [item.chosen for item in advised]
     allocated = sum(use.allocated_gpu_hours for use in uses)
     fleet = replace(
         report.fleet,
@@ -141,10 +157,6 @@ def full_report() -> WeeklyReport:
         unknown_gpu_hours=sum(use.unknown_gpu_hours for use in uses),
         idle_gpu_hours=sum(item.gpu_hours for item in report.idle),
         cost=GPUS * HOURS * 4.87,
-        saving=sum(use.saving or 0.0 for use in uses),
-        saving_gpu_hours=sum(use.saving_gpu_hours for use in uses),
-        projected_saving_per_week=sum(each.projected_saving_per_week or 0.0 for each in saved) + 2150.0,
-        projected_saving_gpu_hours_per_week=sum(each.projected_saving_gpu_hours_per_week for each in saved) + 504.0,
     )
     previous = replace(
         fleet,
@@ -152,10 +164,6 @@ def full_report() -> WeeklyReport:
         busy_gpu_hours=fleet.busy_gpu_hours * 1.03,
         wasted_cost=29840.2,
         out_of_service_gpu_hours=96.0,
-        saving=None,
-        saving_gpu_hours=0.0,
-        projected_saving_per_week=None,
-        projected_saving_gpu_hours_per_week=0.0,
     )
     return replace(
         report,
@@ -167,6 +175,89 @@ def full_report() -> WeeklyReport:
         workloads=workloads,
         top_changes=tuple(sorted(advised, key=by_worth)[:10]),
         actions=_actions(),
+        levers=_levers(fleet, workloads, report.idle),
+        cluster="eu-1",
+    )
+
+
+def _levers(fleet: Use, workloads: Sequence[WorkloadUse], idle: Sequence[Finding]) -> LeverAccount:
+    """A release of each idle allocation, of which the plan refuses the second; the advised changes; what may save
+    more. They add up with one reason for each kind of abstention."""
+    price = 4.87
+    others = (fleet.sm_gpu_hours or 0.0) + fleet.unknown_gpu_hours + fleet.out_of_service_gpu_hours
+    wasted = Amount(gpu_hours=(fleet.capacity_gpu_hours or 0.0) - others, cost=fleet.wasted_cost)
+    levers = [
+        Lever(
+            kind=LeverKind.RELEASE,
+            sureness=Sureness.REFUSED if number == 1 else Sureness.SURE,
+            subject=f"StatefulSet/{item.subject.name}",
+            team=item.subject.name.partition("/")[0],
+            wasted=Amount(gpu_hours=100.0, cost=100 * price),
+            saving_per_week=168.0 * price,
+            saving_gpu_hours_per_week=168.0,
+            evidence=item.summary,
+            needs="The highest confidence of its findings is 0.70; 0.80 is needed." if number == 1 else "",
+            change=f"kubectl -n x patch statefulset.apps '{item.subject.name}' --type=merge",
+            findings=(item.id,),
+        )
+        for number, item in enumerate(idle)
+    ]
+    levers += [
+        Lever(
+            kind=LeverKind.RESIZE,
+            sureness=Sureness.CONDITION if advice.condition else Sureness.SURE,
+            subject=use.workload,
+            team=use.namespace,
+            wasted=Amount(gpu_hours=1.0, cost=None if use.cost is None else price),
+            saving_per_week=advice.chosen.projected_saving_per_week,
+            saving_gpu_hours_per_week=advice.chosen.projected_saving_gpu_hours_per_week,
+            evidence=advice.chosen.speed.basis,
+            key=advice.key,
+        )
+        for use in workloads
+        if (advice := use.recommendation) is not None
+    ]
+    part = LeverPart(name=f"Job/{HOSTILE_NAMESPACE}/{HOSTILE}", wasted=Amount(gpu_hours=9.0, cost=9 * price), why="A.")
+    levers += [
+        Lever(
+            kind=kind,
+            sureness=Sureness.UP_TO,
+            wasted=Amount(gpu_hours=90.0, cost=90 * price),
+            saving_per_week=90 * price,
+            saving_gpu_hours_per_week=90.0,
+            evidence="The ledger's hours.",
+            needs="Something.",
+            change="gpuwatch ledger",
+            parts=(part, *(replace(part, name=f"Job/a/{number}", change="kubectl") for number in range(number + 5))),
+        )
+        for number, kind in enumerate(kind for kind in LeverKind if kind not in (LeverKind.RELEASE, LeverKind.RESIZE))
+    ]
+    order = list(Sureness)
+    levers.sort(key=lambda item: (order.index(item.sureness), -(item.saving_per_week or 0.0)))
+    sure = [item for item in levers if item.sureness is Sureness.SURE]
+    rest = wasted.gpu_hours - sum(item.wasted.gpu_hours for item in levers)
+    paid = (wasted.cost or 0.0) - sum(item.wasted.cost or 0.0 for item in levers)
+    reasons = list(Left)
+    return LeverAccount(
+        useful=Amount(gpu_hours=fleet.sm_gpu_hours or 0.0, cost=price * (fleet.sm_gpu_hours or 0.0)),
+        unknown=Amount(gpu_hours=fleet.unknown_gpu_hours, cost=None),
+        out_of_service=Amount(gpu_hours=fleet.out_of_service_gpu_hours, cost=price * fleet.out_of_service_gpu_hours),
+        wasted=wasted,
+        levers=tuple(levers),
+        left=tuple(
+            LeftOver(
+                left=why,
+                wasted=Amount(gpu_hours=rest / len(reasons), cost=paid / len(reasons)),
+                rows={Row.NO_KERNEL: 0.6 * rest / len(reasons), Row.FEW_SMS: 0.4 * rest / len(reasons)},
+                workloads={}
+                if why is Left.FREE
+                else {f"Job/a/{n}": Amount(gpu_hours=1.0, cost=price) for n in range(10)},
+                count=0 if why is Left.FREE else 12,
+            )
+            for why in reasons
+        ),
+        saving_per_week=sum(item.saving_per_week or 0.0 for item in sure),
+        saving_gpu_hours_per_week=sum(item.saving_gpu_hours_per_week for item in sure),
     )
 
 
@@ -240,7 +331,8 @@ def free_report() -> WeeklyReport:
     report = full_report()
     return replace(
         report,
-        fleet=replace(report.fleet, cost=0.0, wasted_cost=0.0, saving=0.0, projected_saving_per_week=0.0),
+        fleet=replace(report.fleet, cost=0.0, wasted_cost=0.0),
+        levers=replace(report.levers, saving_per_week=0.0),
         currency="EUR",
     )
 
@@ -261,8 +353,6 @@ def huge_report(workloads: int) -> WeeklyReport:
             sm_active_ratio=None,
             memory_peak_bytes=6.2 * GIB,
             cost=860.2,
-            saving=0.0 if n % 3 else 737.1,
-            saving_gpu_hours=0.0 if n % 3 else 144.0,
             recommendation=None if n % 3 else recommendation(names[n]),
             abstention=abstention(kinds[n % len(kinds)], names[n]) if n % 3 == 1 else None,
         )
@@ -271,6 +361,7 @@ def huge_report(workloads: int) -> WeeklyReport:
     return replace(
         report,
         workloads=many,
+        levers=_levers(report.fleet, many, ()),
         teams=tuple(replace(report.teams[0], team=f"team-{n}") for n in range(200)),
         idle=tuple(replace(pod, subject=Subject(SubjectKind.POD, f"team-{n % 200}/pod-{n}")) for n in numbers),
         degraded=tuple(replace(report.degraded[0], node=f"node-{n}") for n in numbers),
@@ -314,8 +405,7 @@ def _workloads(chance: random.Random) -> tuple[WorkloadUse, ...]:
                 sm_active_ratio=None if index % 4 == 1 else round(chance.uniform(0.02, 0.5), 3),
                 memory_peak_bytes=None if index % 9 == 8 else chance.uniform(3, 70) * GIB,
                 cost=None if price is None else price * hours,
-                saving=0.0 if advised is None else None if price is None else price * hours * 0.5,
-                saving_gpu_hours=0.0 if advised is None else hours * 0.5,
+                wasted_cost=None if price is None else price * hours * 0.5,
                 recommendation=advised,
                 abstention=withheld,
             )
@@ -347,16 +437,13 @@ def _teams(workloads: tuple[WorkloadUse, ...]) -> tuple[TeamUse, ...]:
                     idle_gpu_hours=96.0 if team == "research" else 0.0,
                     cost=sum(priced) if priced else None,
                     wasted_cost=sum(priced) * (1 - busy / allocated) if priced else None,
-                    saving=sum(item.saving or 0.0 for item in members),
-                    saving_gpu_hours=sum(item.saving_gpu_hours for item in members),
-                    projected_saving_per_week=sum(known) if known else None,
-                    projected_saving_gpu_hours_per_week=sum(
-                        each.projected_saving_gpu_hours_per_week for each in savings
-                    ),
                 ),
                 gpu_models=dict(sorted(models.items())),
                 recommendations=len(savings),
                 idle_allocations=2 if team == "research" else 0,
+                saving_per_week=sum(known) if known else None,
+                saving_gpu_hours_per_week=sum(each.projected_saving_gpu_hours_per_week for each in savings),
+                left=Left.YOUNG,
             )
         )
     return tuple(sorted(teams, key=lambda item: (-item.use.allocated_gpu_hours, item.team)))

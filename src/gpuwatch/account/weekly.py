@@ -10,16 +10,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuwatch.account.ledger_sums import By, hours_of_entries, sums
+from gpuwatch.account.levers import Sum, hours_of_findings, levers_of, namespace_of
 from gpuwatch.account.money import Rates, cost_of
-from gpuwatch.account.weekly_savings import (
-    Savings,
-    Sum,
-    hours_of_findings,
-    namespace_of,
-    projected_savings,
-    workload_uses,
-)
-from gpuwatch.account.weekly_use import is_busy, is_known, use_of
+from gpuwatch.account.weekly_use import is_busy, is_known, use_of, workload_uses
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
 from gpuwatch.facts.model.decision import ActionKind, Analysis, Finding, FindingKind, Severity, SubjectKind, Verdict
 from gpuwatch.facts.model.grouping import grouped
@@ -27,7 +20,18 @@ from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry
 from gpuwatch.facts.model.remediation import Phase, Remediation
 from gpuwatch.facts.model.sizing import Abstention, EvidenceTier, Outcome, Recommendation, by_worth
 from gpuwatch.facts.model.telemetry import Device, Gap
-from gpuwatch.facts.model.weekly import ActionTaken, DetectorRecord, RowHours, TeamUse, Use, UsePoint, WeeklyReport
+from gpuwatch.facts.model.weekly import (
+    ActionTaken,
+    DetectorRecord,
+    Left,
+    LeverAccount,
+    RowHours,
+    Sureness,
+    TeamUse,
+    Use,
+    UsePoint,
+    WeeklyReport,
+)
 from gpuwatch.facts.model.workload_profile import ProfileBook
 
 VERSION = 1
@@ -54,12 +58,13 @@ def assemble_weekly(
     remediations: Sequence[Remediation] | None = None,
     observed: bool = False,
     detectors: Sequence[DetectorRecord] = (),
+    cluster: str = "",
 ) -> WeeklyReport:
     """The report of (start, end], of which `ledger` is. rates: what idle and degraded GPUs cost now, in its currency.
 
     hourly: the ledger by hour and row, with a Namespace where Pods had the GPUs; in the ledger itself work may be
     summed by day. before: of the period of the same length before; None where it is not kept. remediations: all stored
-    ones; None if they could not be read. observed: whether every mode is observe.
+    ones; None if they could not be read. observed: whether every mode is observe. cluster: its name, for the title.
     """
     actions = None if remediations is None else actions_in(remediations, start, end)
     hours = ledger.entries
@@ -72,13 +77,8 @@ def assemble_weekly(
     unusable = _most_gpu_hours_first(item for item in analysis.findings if item.kind in _UNUSABLE)
     devices = {device.id: device for device in analysis.devices}
     workloads = workload_uses(hours, book, recommendations, abstentions, start, end)
-    savings = projected_savings(workloads, recommendations, idle, analysis.devices, rates)
-    fleet = _with_savings(
-        replace(use_of(hours), capacity_gpu_hours=ledger.capacity_gpu_hours if hours else None),
-        _sum(savings.in_span.values()),
-        _sum(savings.projected.values()),
-        _sum(savings.conditional.values()),
-    )
+    levers, left = levers_of(ledger, analysis, idle, book, recommendations, abstentions, rates, start, end)
+    fleet = replace(use_of(hours), capacity_gpu_hours=ledger.capacity_gpu_hours if hours else None)
     degraded = [
         item
         for item in analysis.findings
@@ -99,7 +99,7 @@ def assemble_weekly(
         previous=_previous(before),
         rows=_rows(ledger),
         curve=_curve(hourly, start, end),
-        teams=_teams(ledger, recommendations, idle, savings),
+        teams=_teams(ledger, recommendations, idle, levers, left),
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
         idle=tuple(sorted(idle, key=lambda item: -idle_cost.get(item.id, 0.0))),
@@ -125,6 +125,8 @@ def assemble_weekly(
         currency=ledger.currency,
         limits=tuple(_limits(hours, hourly, fleet, before, start, end, recommendations, analysis)),
         gaps=tuple(dict.fromkeys((*analysis.gaps, *ledger.gaps, *gaps))),
+        levers=levers,
+        cluster=cluster,
     )
 
 
@@ -184,46 +186,36 @@ def _teams(
     ledger: Ledger,
     recommendations: Iterable[Recommendation],
     idle: Sequence[Finding],
-    savings: Savings,
+    account: LeverAccount,
+    left: Mapping[str, Left],
 ) -> tuple[TeamUse, ...]:
+    """The most wasteful first."""
     by_team = grouped((each for each in ledger.entries if each.namespace), lambda each: ledger.team(each.namespace))
-    for namespace in {*savings.projected, *savings.conditional}:
-        by_team.setdefault(ledger.team(namespace), [])  # nothing allocated in this period, but with advice
+    sure = grouped((each for each in account.levers if each.sureness is Sureness.SURE), lambda each: each.team)
+    for team in sure:
+        by_team.setdefault(team, [])  # nothing allocated in this period, but with advice
     advised = Counter(ledger.team(item.key.namespace) for item in recommendations)
     allocations = Counter(ledger.team(namespace_of(finding)) for finding in idle)
     teams = []
-
-    def saved(sums: Mapping[str, Sum], team: str) -> Sum:
-        return _sum(each for namespace, each in sums.items() if ledger.team(namespace) == team)
-
     for team, found in by_team.items():
         models: dict[str, float] = defaultdict(float)
         for each in found:
             models[each.gpu_model] += each.gpu_hours
-        use = _with_savings(
-            use_of(found), *(saved(each, team) for each in (savings.in_span, savings.projected, savings.conditional))
-        )
+        saved = _sum(Sum(item.saving_gpu_hours_per_week, item.saving_per_week) for item in sure.get(team, ()))
         teams.append(
             TeamUse(
                 team=team,
-                use=use,
+                use=use_of(found),
                 gpu_models=dict(sorted(models.items())),
                 recommendations=advised[team],
                 idle_allocations=allocations[team],
+                saving_per_week=saved.known_cost,
+                saving_gpu_hours_per_week=saved.gpu_hours,
+                left=left.get(team),
             )
         )
-    return tuple(sorted(teams, key=lambda each: (-each.use.allocated_gpu_hours, each.team)))
-
-
-def _with_savings(use: Use, in_span: Sum, projected: Sum, conditional: Sum) -> Use:
-    return replace(
-        use,
-        saving=in_span.known_cost,
-        saving_gpu_hours=in_span.gpu_hours,
-        projected_saving_per_week=projected.known_cost,
-        projected_saving_gpu_hours_per_week=projected.gpu_hours,
-        projected_conditional_saving_per_week=conditional.known_cost,
-        projected_conditional_saving_gpu_hours_per_week=conditional.gpu_hours,
+    return tuple(
+        sorted(teams, key=lambda each: (-(each.use.wasted_cost or 0.0), -each.use.allocated_gpu_hours, each.team))
     )
 
 

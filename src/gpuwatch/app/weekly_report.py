@@ -53,6 +53,7 @@ def week_of(
         remediations=remediations,
         observed=opened.settings.plan.only_observes,
         detectors=tuple(detectors),
+        cluster=opened.settings.cluster_name,
     )
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from gpuwatch.facts.model.sizing import SpeedEstimate
 from gpuwatch.facts.model.weekly import UsePoint
-from gpuwatch.say.weekly_words import UsePart, gpu_hours, percent, speed
+from gpuwatch.say.weekly_words import UsePart, hours, percent, speed
 
 SHADES = ("busy", "allocated", "idle", "unknown", "free")
 _WIDE, _NARROW, _MINI = 620, 360, 120
@@ -136,7 +136,7 @@ def _gpu_hours_parts(parts: Sequence[UsePart], width: int) -> Markup:
     left, right = (178.0 if wide else 2.0), (width - 122.0 if wide else width - 112.0)
     pitch, first = (27.0, 4.0) if wide else (35.0, 14.0)
     total = sum(part.gpu_hours or 0.0 for part in parts)
-    said = "; ".join(f"{part.label} {gpu_hours(part.gpu_hours)}" for part in parts) or "unknown"
+    said = "; ".join(f"{part.label} {hours(part.gpu_hours)}" for part in parts) or "unknown"
     svg = _image(f"Where the GPU-hours went: {said}", width, first + pitch * len(parts) + 4)
     began = 0.0
     for index, part in enumerate(parts):
@@ -154,13 +154,13 @@ def _gpu_hours_parts(parts: Sequence[UsePart], width: int) -> Markup:
             _add(svg, "rect", f"area {part.shade}", x=x, y=y, width=length, height=height)
             began += part.gpu_hours
         share = f" · {percent(part.gpu_hours / total)}" if total > 0 and part.gpu_hours is not None else ""
-        _text(svg, gpu_hours(part.gpu_hours) + share, right + 6, y + 13, css="strong")
+        _text(svg, hours(part.gpu_hours) + share, right + 6, y + 13, css="strong")
     return _markup(svg)
 
 
 def use_bar(allocated: float, busy: float | None, unknown: float, most: float) -> Markup:
     """Allocated GPU-hours of a team or workload: busy, then unknown; `most` is the longest bar's."""
-    said = f"allocated {gpu_hours(allocated)}, busy {gpu_hours(busy)}, activity unknown {gpu_hours(unknown)} GPU-hours"
+    said = f"allocated {hours(allocated)}, busy {hours(busy)}, activity unknown {hours(unknown)} GPU-hours"
     svg = _image(said)
     scale = _MINI / most if most > 0 else 0.0
     busy_px = (busy or 0.0) * scale

@@ -17,7 +17,7 @@ from gpuwatch.say import weekly_words as say
 from gpuwatch.say.plan_tables import called, short_worth
 from gpuwatch.say.sizing_tables import patch_yaml
 from gpuwatch.say.tables import evidence_line
-from gpuwatch.say.words import escaped, plural, quantity, short_uuid
+from gpuwatch.say.words import escaped, listed, plural, quantity, short_uuid
 
 T = TypeVar("T")
 
@@ -44,13 +44,12 @@ def template(name: str) -> Template:
         code=_code,
         device=short_uuid,
         evidence=evidence_line,
-        hours=say.gpu_hours,
+        hours=say.hours,
         known=_known,
-        money=_in_currency(say.money),
+        money=_in_currency(say.whole_money),
         percent=say.percent,
         plural=plural,
         saves_and_costs=short_worth,
-        saved=_in_currency(say.saved),
         saving=_in_currency(say.saving),
         size=lambda value: say.UNKNOWN if value is None else quantity(value, "bytes"),
         speed=say.speed,
@@ -60,7 +59,7 @@ def template(name: str) -> Template:
         wraps=_wraps,
         yaml=patch_yaml,
     )
-    environment.globals.update(chart=charts, policy=POLICY, say=say)
+    environment.globals.update(chart=charts, listed=listed, policy=POLICY, say=say)
     return environment.get_template(name)
 
 

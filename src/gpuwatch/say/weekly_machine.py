@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from gpuwatch.facts.model.sizing import Recommendation, by_worth
-from gpuwatch.facts.model.weekly import ActionTaken, TeamUse, WeeklyReport, WorkloadUse
+from gpuwatch.facts.model.weekly import ActionTaken, Lever, TeamUse, WeeklyReport, WorkloadUse
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.say.machine import COUNT, NUMBER, TIME, Column, Columns, csv_cell, fields, json_schema, to_csv
 from gpuwatch.say.sizing_tables import patch_yaml
@@ -28,6 +28,7 @@ def weekly_tables(report: WeeklyReport) -> Mapping[str, tuple[Columns[Any], Sequ
     return {
         "workloads": (_workloads(report), report.workloads),
         "teams": (_teams(report), report.teams),
+        "levers": (_levers(report), report.levers.levers),
         "recommendations": (
             advice_columns(use_of(report)),
             tuple(sorted((use.recommendation for use in report.workloads if use.recommendation), key=by_worth)),
@@ -57,9 +58,9 @@ def _workloads(report: WeeklyReport) -> Columns[WorkloadUse]:
         **fields("workload", "namespace", "gpu_model"),
         **fields("allocated_gpu_hours", "busy_ratio", "sm_active_ratio", dtype=NUMBER),
         "memory_peak_bytes": Column(lambda use: _whole(use.memory_peak_bytes), NUMBER),
-        **fields("cost", "saving", dtype=NUMBER),
+        **fields("cost", "wasted_cost", dtype=NUMBER),
         "currency": Column(lambda _: report.currency),
-        **fields("saving_gpu_hours", "idle_gpu_hours", dtype=NUMBER),
+        **fields("idle_gpu_hours", dtype=NUMBER),
         "advice": Column(advice),
         "advised_target": Column(chosen("target.name")),
         "projected_saving_per_week": Column(chosen("projected_saving_per_week"), NUMBER),
@@ -77,10 +78,11 @@ def _teams(report: WeeklyReport) -> Columns[TeamUse]:
         "busy_gpu_hours": Column(lambda team: busy_gpu_hours(team.use), NUMBER),
         "busy_ratio": Column(lambda team: busy_ratio(team.use), NUMBER),
         **use("sm_gpu_hours", "unknown_gpu_hours", "idle_gpu_hours"),
-        **use("cost", "wasted_cost", "saving", "projected_saving_per_week"),
+        **use("cost", "wasted_cost"),
+        **fields("saving_per_week", dtype=NUMBER),
         "currency": Column(lambda _: report.currency),
-        **use("saving_gpu_hours", "projected_saving_gpu_hours_per_week"),
-        **use("projected_conditional_saving_per_week", "projected_conditional_saving_gpu_hours_per_week"),
+        **fields("saving_gpu_hours_per_week", dtype=NUMBER),
+        **fields("left"),
         **fields("recommendations", "idle_allocations", dtype=COUNT),
         "gpu_hours_by_model": Column(
             lambda team: " ".join(f"{model}={csv_cell(hours)}" for model, hours in team.gpu_models.items())
@@ -88,8 +90,20 @@ def _teams(report: WeeklyReport) -> Columns[TeamUse]:
     }
 
 
+def _levers(report: WeeklyReport) -> Columns[Lever]:
+    return {
+        **fields("kind", "sureness", "subject", "team"),
+        **fields("gpu_hours", "cost", of="wasted", dtype=NUMBER),
+        **fields("saving_per_week", dtype=NUMBER),
+        "currency": Column(lambda _: report.currency),
+        **fields("saving_gpu_hours_per_week", dtype=NUMBER),
+        **fields("evidence", "needs", "change"),
+        "parts": Column(lambda item: " ".join(part.name for part in item.parts)),
+    }
+
+
 def advice_columns(uses: Mapping[WorkloadKey, WorkloadUse] | None = None) -> Columns[Recommendation]:
-    """uses: of the report's period, for its cost and saving; None without one."""
+    """uses: of the report's period, for its cost; None without one."""
 
     def in_period(name: str) -> Columns[Recommendation]:
         return {} if uses is None else {name: Column(lambda item: getattr(uses[item.key], name), NUMBER)}
@@ -108,12 +122,10 @@ def advice_columns(uses: Mapping[WorkloadKey, WorkloadUse] | None = None) -> Col
         "memory_need_bytes": Column(lambda item: _whole(item.memory.need_bytes), NUMBER),
         "memory_offered_bytes": Column(lambda item: _whole(item.chosen.memory_bytes), NUMBER),
         **in_period("cost"),
-        **in_period("saving"),
         "projected_cost_now_per_week": Column(lambda item: item.current.projected_cost_per_week, NUMBER),
         "projected_cost_advised_per_week": Column(lambda item: item.chosen.projected_cost_per_week, NUMBER),
         **fields("projected_saving_per_week", of="chosen", dtype=NUMBER),
         **fields("currency"),
-        **in_period("saving_gpu_hours"),
         **fields("projected_saving_gpu_hours_per_week", of="chosen", dtype=NUMBER),
         "runner_up": Column(lambda item: item.runner_up.target.name if item.runner_up else None),
         **fields("condition", "reason"),

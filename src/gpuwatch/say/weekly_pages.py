@@ -73,7 +73,7 @@ def _models(team: TeamUse) -> str:
     """The three GPU models with the team's most GPU-hours."""
     ordered = sorted(team.gpu_models.items(), key=lambda item: (-item[1], item[0]))
     more = f", {len(ordered) - 3} more" if len(ordered) > 3 else ""
-    return ", ".join(f"{model} {say.gpu_hours(used)}" for model, used in ordered[:3]) + more
+    return ", ".join(f"{model} {say.hours(used)}" for model, used in ordered[:3]) + more
 
 
 def _code_block(text: str) -> str:

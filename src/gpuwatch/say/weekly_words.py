@@ -1,7 +1,8 @@
 """The words of the ledger and of the weekly report, and its numbers as text. Unknown values are 'unknown'."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,8 +10,8 @@ import msgspec
 import yaml
 
 from gpuwatch.account.weekly import NOT_READ
-from gpuwatch.account.weekly_use import PROVEN_IDLE
 from gpuwatch.facts.catalog.tables import checked, packaged
+from gpuwatch.facts.model.decision import Finding
 from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.ledger import Group, LossCause, Row
 from gpuwatch.facts.model.remediation import Phase
@@ -23,7 +24,18 @@ from gpuwatch.facts.model.sizing import (
     Recommendation,
     SpeedEstimate,
 )
-from gpuwatch.facts.model.weekly import TeamUse, Use, WeeklyReport, WorkloadUse
+from gpuwatch.facts.model.weekly import (
+    Amount,
+    Left,
+    LeftOver,
+    Lever,
+    LeverKind,
+    Sureness,
+    TeamUse,
+    Use,
+    WeeklyReport,
+    WorkloadUse,
+)
 from gpuwatch.facts.model.workload_profile import WorkloadKey
 from gpuwatch.say.words import plural, quantity
 
@@ -41,6 +53,9 @@ class _Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     tier: dict[EvidenceTier, str]
     abstained: dict[AbstentionKind, tuple[str, str]]
+    levers: dict[LeverKind, str]
+    sureness: dict[Sureness, tuple[str, str]]
+    left: dict[Left, tuple[str, str]]
     outcome: dict[OutcomeVerdict, str]
     became: dict[Phase, str]
     groups: dict[Group, str]
@@ -54,6 +69,9 @@ _WORDS = checked(yaml.safe_load(packaged(_FILE, "gpuwatch.say")), _Words, _FILE)
 TIER, ABSTAINED, OUTCOME, BECAME = _WORDS.tier, _WORDS.abstained, _WORDS.outcome, _WORDS.became
 GROUPS, COLUMNS, ROWS, CAUSES = _WORDS.groups, _WORDS.columns, _WORDS.rows, _WORDS.causes
 """What the ledger's groups, columns, rows and losses are called."""
+LEVERS, SURENESS = _WORDS.levers, _WORDS.sureness
+LEFT = {**{Left(kind): words for kind, words in ABSTAINED.items() if kind.value in set(Left)}, **_WORDS.left}
+"""Title and meaning of why an hour has no lever."""
 
 
 def abstained(found: Sequence[Abstention]) -> list[tuple[str, str, list[Abstention]]]:
@@ -85,6 +103,28 @@ def money(value: float | None, currency: str) -> str:
     return f"{number(value, 2 if 0 < abs(value) < 100 else 0)} {currency}"
 
 
+def whole_money(value: float | None, currency: str) -> str:
+    """Whole units; what is less than one and not zero says so.
+
+    >>> whole_money(38.07, "USD"), whole_money(0.3, "EUR"), whole_money(0.0, "USD"), whole_money(None, "USD")
+    ('38 USD', '<1 EUR', '0 USD', 'unknown')
+    """
+    return UNKNOWN if value is None else f"{_whole(value)} {currency}"
+
+
+def hours(value: float | None) -> str:
+    """Whole GPU-hours, without the unit; what is less than one and not zero says so.
+
+    >>> hours(7289.84), hours(0.25), hours(None)
+    ('7,290', '<1', 'unknown')
+    """
+    return UNKNOWN if value is None else _whole(value)
+
+
+def _whole(value: float) -> str:
+    return "<1" if 1e-9 < value < 0.5 else number(value, 0)
+
+
 def gpu_hours(value: float | None) -> str:
     """One decimal, without the unit.
 
@@ -96,8 +136,8 @@ def gpu_hours(value: float | None) -> str:
 
 def percent(ratio: float | None, digits: int = 0) -> str:
     """
-    >>> percent(0.678), percent(0.678, 1), percent(None)
-    ('68 %', '67.8 %', 'unknown')
+    >>> percent(0.678), percent(0.0678, 1), percent(None)
+    ('68 %', '6.8 %', 'unknown')
     """
     return UNKNOWN if ratio is None else f"{number(ratio * 100, digits)} %"
 
@@ -114,24 +154,15 @@ def speed(estimate: SpeedEstimate) -> str:
 
 def saving(option: Option, currency: str) -> str:
     """Projected saving per week: money if the price is known, and GPU-hours."""
-    known = option.projected_saving_per_week is not None
-    amount = money(option.projected_saving_per_week, currency) if known else "price unknown"
-    return f"{amount}, {gpu_hours(option.projected_saving_gpu_hours_per_week)} GPU-hours"
+    return saved(option.projected_saving_per_week, option.projected_saving_gpu_hours_per_week, currency)
 
 
-def conditional(use: Use, currency: str) -> str:
-    """Projected saving per week of the changes with a condition, which no other sum has; '' without any."""
-    amount, hours = use.projected_conditional_saving_per_week, use.projected_conditional_saving_gpu_hours_per_week
-    return f"{money(amount, currency)}, {gpu_hours(hours)} GPU-hours" if hours else ""
-
-
-def saved(use: WorkloadUse | None, currency: str) -> str:
-    """The possible saving in the report's period, and the cost."""
-    if use is None:
-        return f"{money(0.0, currency)}: it had no GPU in this time"
-    if use.cost is None:
-        return f"{gpu_hours(use.saving_gpu_hours)} of {gpu_hours(use.allocated_gpu_hours)} GPU-hours, price unknown"
-    return f"{money(use.saving, currency)} of {money(use.cost, currency)}"
+def saved(amount: float | None, gpu_hours: float, currency: str) -> str:
+    """
+    >>> saved(38.07, 16.2, "USD"), saved(None, 16.2, "USD")
+    ('38 USD, 16 GPU-hours', 'price unknown, 16 GPU-hours')
+    """
+    return f"{'price unknown' if amount is None else whole_money(amount, currency)}, {hours(gpu_hours)} GPU-hours"
 
 
 def use_of(report: WeeklyReport) -> dict[WorkloadKey, WorkloadUse]:
@@ -205,27 +236,6 @@ def busy_gpu_hours(use: Use) -> float | None:
     return 0.0 if measured(use) and use.allocated_gpu_hours <= 0 else None
 
 
-def no_kernel_gpu_hours(use: Use) -> float | None:
-    """Allocated, known, and not busy: allocated = busy + no kernel + unknown. None where busy is unknown."""
-    busy = busy_gpu_hours(use)
-    return None if busy is None else use.allocated_gpu_hours - use.unknown_gpu_hours - busy
-
-
-def reconciled(use: Use) -> str:
-    """How the GPU-hours add up, as a sentence; '' if a part is unknown."""
-    busy, silent = busy_gpu_hours(use), no_kernel_gpu_hours(use)
-    if busy is None:
-        return ""
-    text = (
-        f"{gpu_hours(use.allocated_gpu_hours)} GPU-hours allocated = {gpu_hours(busy)} busy + {gpu_hours(silent)} "
-        f"without a kernel + {gpu_hours(use.unknown_gpu_hours)} unknown, each rounded by itself."
-    )
-    if use.capacity_gpu_hours is None:
-        return text
-    rest = max(use.capacity_gpu_hours - use.allocated_gpu_hours, 0.0)
-    return f"{text} Together with {gpu_hours(rest)} that no Pod had: {gpu_hours(use.capacity_gpu_hours)}."
-
-
 def cause(item: Recommendation, use: WorkloadUse | None) -> str:
     """Why a change is advised, in two sentences, and its condition."""
     did = [f"needs {quantity(item.memory.need_bytes, 'bytes')} of memory"] if item.memory.need_bytes is not None else []
@@ -243,50 +253,71 @@ def cause(item: Recommendation, use: WorkloadUse | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UsePart:
-    """One part of the allocatable time. `shade`: its pattern in charts; gpu_hours: None if unknown."""
+    """One part of the fleet's time. `shade`: its pattern in charts; gpu_hours, cost: None if unknown."""
 
     label: str
     shade: str
     gpu_hours: float | None
+    cost: float | None = None
 
 
 def parts(report: WeeklyReport) -> tuple[UsePart, ...]:
-    """Where the GPU-hours went: rows of the ledger that do not overlap and add up to the capacity."""
+    """Where the GPU-hours went: parts that do not overlap and add up to the capacity."""
     if not measured(report.fleet):
         return ()
-    hours: dict[tuple[str, str], float] = dict.fromkeys(_PARTS.values(), 0.0)
-    for each in report.rows:
-        known, unknown = _part_of(each.row)
-        hours[known] += each.gpu_hours
-        hours[unknown] += each.unknown_gpu_hours
-    return tuple(UsePart(label, shade, found) for (label, shade), found in hours.items())
+    account = report.levers
+
+    def part(label: str, shade: str, *found: Amount) -> UsePart:
+        costs = [each.cost for each in found if each.cost is not None]
+        return UsePart(label, shade, math.fsum(each.gpu_hours for each in found), math.fsum(costs) if costs else None)
+
+    sure = [item.wasted for item in account.levers if item.sureness is Sureness.SURE]
+    unsure = [item.wasted for item in account.levers if item.sureness is not Sureness.SURE]
+    return (
+        part("Useful work", "busy", account.useful),
+        part("Wasted: a sure lever", "allocated", *(sure or [Amount()])),
+        part("Wasted: a lever, not sure", "allocated", *(unsure or [Amount()])),
+        part("Wasted: no lever", "idle", *([item.wasted for item in account.left] or [Amount()])),
+        part("Not known", "unknown", account.unknown),
+        part("Out of service", "lost", account.out_of_service),
+    )
 
 
-_PARTS = {
-    "busy": ("Busy", "busy"),
-    "pauses": ("At work, no kernel", "allocated"),
-    "starts": ("Starting, waiting, ending", "allocated"),
-    "quiet": ("Quiet, not proven idle", "allocated"),
-    "idle": ("Proven idle", "idle"),
-    "unknown": ("Allocated, not known", "unknown"),
-    "free": ("Free", "free"),
-    "out": ("Out of service", "lost"),
-}
-"""Label and pattern."""
+def by_sureness(report: WeeklyReport) -> list[tuple[Sureness, str, str, list[Lever], str]]:
+    """(sureness, heading, meaning, levers, what they save together in a week) of each that occurs."""
+    alike = grouped(report.levers.levers, lambda item: item.sureness)
+    found = []
+    for sureness, words in SURENESS.items():
+        if levers := alike.get(sureness):
+            known = [item.saving_per_week for item in levers if item.saving_per_week is not None]
+            gpu_hours = math.fsum(item.saving_gpu_hours_per_week for item in levers)
+            found.append(
+                (sureness, *words, levers, saved(math.fsum(known) if known else None, gpu_hours, report.currency))
+            )
+    return found
 
 
-def _part_of(row: Row) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The parts of its known and of its unknown hours."""
-    if row in (Row.LOST, Row.FEW_SMS, Row.USEFUL):
-        return _PARTS["busy"], _PARTS["busy"]
-    if row is Row.OUTSIDE or row.group is Group.FREE:
-        return _PARTS["free"], _PARTS["free"]
-    if row.group is Group.OUT_OF_SERVICE:
-        return _PARTS["out"], _PARTS["out"]
-    if row in PROVEN_IDLE:
-        return _PARTS["idle"], _PARTS["unknown"]
-    known = {Group.NOT_WORKING: "starts", Group.IDLE: "quiet", Group.WORKING: "pauses"}[row.group]
-    return _PARTS[known], _PARTS["unknown"]
+def lever_of(report: WeeklyReport, finding: Finding) -> Lever | None:
+    """The release of an idle allocation."""
+    return next((item for item in report.levers.levers if finding.id in item.findings), None)
+
+
+def evidence_rows(item: LeftOver) -> str:
+    """The rows that most of its hours are in: '55 % few SMs active, 30 % no kernel'."""
+    total = math.fsum(item.rows.values())
+    most = sorted(item.rows.items(), key=lambda each: -each[1])[:3]
+    return ", ".join(f"{percent(each / total)} {ROWS[row]}" for row, each in most if total > 0 and each / total >= 0.01)
+
+
+def degraded_gpus(report: WeeklyReport) -> list[tuple[list[Finding], float | None, float | None]]:
+    """Degraded GPUs and Nodes in their order: their findings, the most severe first, and GPU-hours and cost from the
+    start of the oldest one on, None where unknown."""
+
+    def most(of: Mapping[str, float], found: list[Finding]) -> float | None:
+        return max((of[item.id] for item in found if item.id in of), default=None)
+
+    alike = grouped(report.degraded, lambda item: (item.subject, item.node)).values()
+    return [(found, most(report.degraded_gpu_hours, found), most(report.degraded_cost, found)) for found in alike]
 
 
 def row_name(row: Row) -> str:
@@ -310,12 +341,12 @@ def share_trend(now: float | None, before: float | None) -> Trend | None:
     """Of two shares, in percentage points; more is better. None if one is unknown.
 
     >>> share_trend(0.678, 0.637).text
-    'up 4.1 points from 63.7 %, better'
+    'up 4.1 points from 64 %, better'
     """
     if now is None or before is None:
         return None
     change = round(now * 100, 1) - round(before * 100, 1)
-    return _trend(change, f"{number(abs(change), 1)} points from {percent(before, 1)}", good=change > 0)
+    return _trend(change, f"{number(abs(change), 1)} points from {percent(before)}", good=change > 0)
 
 
 def waste_trend(now: float | None, before: float | None, shown: str) -> Trend | None:
@@ -352,38 +383,34 @@ class Figure:
 def figures(report: WeeklyReport) -> tuple[Figure, ...]:
     """The figures for a head of platform: allocation, use, money wasted, money savable, time lost. A trend is None
     where either week is unknown."""
-    use, before, currency = report.fleet, report.previous, report.currency
-    advised = [item.recommendation for item in report.workloads if item.recommendation is not None]
-    changes = sum(1 for item in advised if not item.condition)
+    use, before, currency, account = report.fleet, report.previous, report.currency, report.levers
     held = busy = wasted = lost = None
     if before is not None:
         held = share_trend(allocated_ratio(use), allocated_ratio(before))
         busy = share_trend(busy_ratio(use), busy_ratio(before))
-        wasted = waste_trend(use.wasted_cost, before.wasted_cost, money(before.wasted_cost, currency))
+        wasted = waste_trend(use.wasted_cost, before.wasted_cost, whole_money(before.wasted_cost, currency))
         lost_before = before.out_of_service_gpu_hours if measured(before) else None
-        lost = waste_trend(use.out_of_service_gpu_hours, lost_before, gpu_hours(lost_before))
-    savable = (
-        f"{gpu_hours(use.saving_gpu_hours)} GPU-hours, by {plural(changes, 'change')} and "
-        f"{plural(len(report.idle), 'release')}. Projected for a week: "
-        f"{money(use.projected_saving_per_week, currency)}, "
-        f"{gpu_hours(use.projected_saving_gpu_hours_per_week)} GPU-hours"
-    )
-    if more := conditional(use, currency):
-        savable += f". {plural(len(advised) - changes, 'change')} with a condition: another {more}"
-    allocated = f"{gpu_hours(use.allocated_gpu_hours)} of {gpu_hours(use.capacity_gpu_hours)} GPU-hours"
-    worked = f"{gpu_hours(busy_gpu_hours(use))} GPU-hours; SMs active {gpu_hours(use.sm_gpu_hours)}"
-    paid = f"of {money(use.cost, currency)} for all GPUs"
+        lost = waste_trend(use.out_of_service_gpu_hours, lost_before, hours(lost_before))
+    sure = sum(item.sureness is Sureness.SURE for item in account.levers)
+    savable = f"{hours(account.saving_gpu_hours_per_week)} GPU-hours a week, by {plural(sure, 'lever')}, projected"
     found = (
-        Figure("Allocated", percent(allocated_ratio(use), 1), allocated, held),
-        Figure("Busy while allocated", percent(busy_ratio(use), 1), worked, busy),
-        Figure("Spent on hours without a kernel", money(use.wasted_cost, currency), paid, wasted),
-        # The savings of the week before are not stored.
-        Figure(f"Would have been saved in the {period(report)}", money(use.saving, currency), savable, None),
         Figure(
-            "GPU-hours out of service",
-            gpu_hours(use.out_of_service_gpu_hours),
-            "no Pod had them, and none could",
-            lost,
+            "Allocated",
+            percent(allocated_ratio(use)),
+            f"{hours(use.allocated_gpu_hours)} of {hours(use.capacity_gpu_hours)} GPU-hours",
+            held,
+        ),
+        Figure("Busy while allocated", percent(busy_ratio(use)), f"{hours(busy_gpu_hours(use))} GPU-hours", busy),
+        Figure(
+            "Wasted",
+            whole_money(use.wasted_cost, currency),
+            f"of {whole_money(use.cost, currency)} for all GPUs",
+            wasted,
+        ),
+        # The savings of the week before are not stored.
+        Figure("Sure saving, a week", whole_money(account.saving_per_week, currency), savable, None),
+        Figure(
+            "GPU-hours out of service", hours(use.out_of_service_gpu_hours), "no Pod had them, and none could", lost
         ),
     )
     return found if measured(use) else tuple(Figure(item.title, UNKNOWN, "not measured", None) for item in found)
@@ -410,10 +437,9 @@ def record(report: WeeklyReport) -> str:
     return " ".join(told)
 
 
-def team_advice(team: TeamUse) -> str:
-    """'2 changes, 1 release'."""
-    parts = [(team.recommendations, "change"), (team.idle_allocations, "release")]
-    return ", ".join(plural(count, what) for count, what in parts if count) or "none"
+def team_left(team: TeamUse) -> str:
+    """Why most of its waste has no lever; '' where nothing is left."""
+    return "" if team.left is None else LEFT[team.left][0]
 
 
 def idle_pods(report: WeeklyReport) -> str:
@@ -432,14 +458,13 @@ def none_idle(report: WeeklyReport) -> str:
 
 
 UNUSABLE = (
-    "As it was when the report was written; what ended before is not in it. These hours are no part of idle hours or "
-    "savings."
+    "As it was when the report was written; what ended before is not in it. These hours are no part of idle hours."
 )
 
 
 def suspected(report: WeeklyReport) -> str:
     """What the suspected idle allocations had, and why gpuwatch does not act on them."""
-    held = f"{gpu_hours(report.suspected_gpu_hours)} GPU-hours ({money(report.suspected_cost, report.currency)})"
+    held = f"{hours(report.suspected_gpu_hours)} GPU-hours ({whole_money(report.suspected_cost, report.currency)})"
     return (
         f"{plural(len(report.suspected), 'allocation')} with {held} in the {period(report)} looked idle by engine "
         "activity alone. gpuwatch does not act on them, and no total counts them as idle. `gpuwatch doctor` names the "

@@ -63,6 +63,8 @@ class Settings(BaseSettings):
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
     """Of all sums of money: ISO 4217, three capital letters. Prices in another currency do not count. The catalog's are
     in USD, so EUR here needs `prices` in EUR."""
+    cluster_name: str = ""
+    """Name of the cluster in the title of the weekly report."""
     team_label: str = ""
     """Label of Namespaces whose value is their team in the ledger and the weekly report. A Namespace without it is a
     team of its own, and so is each one if this is empty."""
