@@ -187,7 +187,7 @@ def test_a_destination_that_fails_is_told_and_gets_the_report_from_the_next_run(
         sent = gpuwatch(*arguments)
         assert sent.exit_code == 0, sent.stderr
     assert len(receiver.bodies) == 2  # the one that was refused, and the one that was taken
-    assert b"Would have been saved in the week" in receiver.bodies[-1]
+    assert b"Sure saving, a week" in receiver.bodies[-1]
 
 
 @pytest.mark.slow

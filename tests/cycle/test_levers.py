@@ -34,7 +34,7 @@ from gpuwatch.account.levers import levers_of
 from gpuwatch.account.money import Rates
 from gpuwatch.facts.model.cluster import Cluster, Pod
 from gpuwatch.facts.model.decision import Finding
-from gpuwatch.facts.model.ledger import Group, LedgerEntry, Loss, LossCause, Row
+from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Loss, LossCause, Row
 from gpuwatch.facts.model.sizing import Abstention, AbstentionKind, Recommendation, Veto
 from gpuwatch.facts.model.weekly import Amount, Left, Lever, LeverAccount, LeverKind, Sureness
 from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey, WorkloadProfile
@@ -91,7 +91,7 @@ def stays(
 
 
 @st.composite
-def accounts(draw: st.DrawFn) -> tuple[list[LedgerEntry], LeverAccount]:
+def accounts(draw: st.DrawFn) -> tuple[Ledger, LeverAccount]:
     """Workloads on two models, of which one may have no price, with hours in any rows; idle or not, with advice, with
     an abstention or with neither, in one profile or two; and what no Pod had."""
     profiles, advice, abstained, entries = [], [], [], list[LedgerEntry]()
@@ -121,11 +121,12 @@ def accounts(draw: st.DrawFn) -> tuple[list[LedgerEntry], LeverAccount]:
             workloads |= dict.fromkeys(pods, key.workload)
             since = END - timedelta(hours=draw(st.integers(1, 20)))
             findings += [idle(pod, (f"GPU-{pod}",), since) for pod in pods]
+    prices = draw(st.sampled_from([PRICES, {}, dict.fromkeys(MODELS, 3.0)]))
     found = account(
         entries, advice, abstained, profiles, tuple(findings), draw(st.sampled_from(["", "The plan says no."])),
-        draw(st.sampled_from([PRICES, {}, dict.fromkeys(MODELS, 3.0)])), workloads=workloads,
+        prices, workloads=workloads,
     )  # fmt: skip
-    return entries, found
+    return ledger(entries, prices), found
 
 
 def total(amounts: Iterable[Amount]) -> tuple[float, float]:
@@ -136,9 +137,9 @@ def total(amounts: Iterable[Amount]) -> tuple[float, float]:
 @settings(max_examples=300)
 @given(accounts())
 def test_levers_and_what_is_left_add_up_to_the_waste_and_the_parts_to_all_hours(
-    made: tuple[list[LedgerEntry], LeverAccount],
+    made: tuple[Ledger, LeverAccount],
 ) -> None:
-    entries, found = made
+    entries, found = made[0].entries, made[1]
     wasted = [
         each
         for each in entries
@@ -149,11 +150,14 @@ def test_levers_and_what_is_left_add_up_to_the_waste_and_the_parts_to_all_hours(
     capacity = math.fsum(each.gpu_hours for each in entries)
     near = 1e-9 * max(capacity, 1.0)
     assert found.wasted.gpu_hours == pytest.approx(math.fsum(each.gpu_hours for each in wasted), abs=near)
+    cost = math.fsum(each.cost or 0.0 for each in wasted)
     levers, left = total(each.wasted for each in found.levers), total(each.wasted for each in found.left)
     assert levers[0] + left[0] == pytest.approx(found.wasted.gpu_hours, abs=near)
-    assert levers[1] + left[1] == pytest.approx(found.wasted.cost or 0.0, abs=near)
+    assert levers[1] + left[1] == pytest.approx(cost, abs=3 * near)
+    assert (found.wasted.cost or 0.0) == pytest.approx(cost, abs=3 * near)
     parts = total((found.useful, found.unknown, found.out_of_service, found.wasted))
     assert parts[0] == pytest.approx(capacity, abs=near)
+    assert parts[1] == pytest.approx(math.fsum(each.cost or 0.0 for each in entries), abs=3 * near)
     for each in (*found.levers, *found.left):
         assert each.wasted.gpu_hours >= -near
         assert (each.wasted.cost or 0.0) >= -near
@@ -222,13 +226,14 @@ def test_the_command_of_a_release_is_the_patch_that_gpuwatch_makes(workload: str
 
 def test_what_the_plan_refuses_or_does_not_know_is_not_sure() -> None:
     finding = idle("team-a/one", ("GPU-1",), START)
-    rows = hours(rows={"abandoned": 1.0}, workload="Pod/team-a/one", free={})
-    admitted = account(rows, findings=(finding,))
+    rows, workloads = hours(rows={"abandoned": 1.0}, free={}), {"team-a/one": CHAT.workload}
+    admitted = account(rows, findings=(finding,), workloads=workloads)
     assert (admitted.saving_per_week, only(admitted, LeverKind.RELEASE).needs) == (336.0, "")
-    refused = account(rows, findings=(finding,), refused="No second signal.")
+    refused = account(rows, findings=(finding,), refused="No second signal.", workloads=workloads)
     assert (refused.saving_per_week, only(refused, LeverKind.RELEASE).sureness) == (0.0, Sureness.REFUSED)
     assert only(refused, LeverKind.RELEASE).needs == "No second signal."
     assert only(refused, LeverKind.RELEASE).saving_per_week == 336.0
+    assert only(refused, LeverKind.RELEASE).change == "gpuwatch plan"  # not how to do it all the same
 
 
 @pytest.mark.parametrize(
@@ -242,6 +247,7 @@ def test_what_the_plan_refuses_or_does_not_know_is_not_sure() -> None:
         (AbstentionKind.SIGNALS, ["measure_first"], LeverKind.MEASURE),
         (AbstentionKind.VETOED, ["framebuffer"], None),  # it needs the memory
         (AbstentionKind.VETOED, ["nvlink", "latency"], None),
+        (AbstentionKind.VETOED, ["nvlink", "elastic_memory"], None),
         (AbstentionKind.MEMORY_ELASTIC, [], None),
         (AbstentionKind.RIGHT_SIZED, ["latency"], None),
         (AbstentionKind.YOUNG, [], None),

@@ -34,7 +34,7 @@ from gpuwatch.facts.model.decision import (
 from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Row
 from gpuwatch.facts.model.sizing import Recommendation
 from gpuwatch.facts.model.telemetry import Device, Vendor
-from gpuwatch.facts.model.weekly import WeeklyReport
+from gpuwatch.facts.model.weekly import Left, WeeklyReport
 from gpuwatch.facts.model.workload_profile import DayUse, MemoryRun, ProfileBook, WorkloadKey, WorkloadProfile
 from gpuwatch.judge.idle.assess import assess_idle
 from gpuwatch.say.weekly_pages import weekly_html, weekly_markdown, weekly_summary
@@ -313,7 +313,7 @@ def test_a_gang_in_part_costs_what_it_had_and_did_not_use() -> None:
     world = Cluster(pods=(Pod(namespace="team-a", name="left", phase="Running", workload=CHAT.workload),))
     found = report(hours(rows={"gang": 1.0}), (gang,), devices=(device("gpu-0"),), world=world)
     assert found.idle == (gang,)
-    assert found.idle_cost == {gang.id: pytest.approx(336.0)}
+    assert [(each.findings, each.wasted.cost) for each in found.levers.levers] == [((gang.id,), pytest.approx(336.0))]
     assert found.fleet.idle_gpu_hours == 0
     for text in (weekly_html(found), weekly_markdown(found)):
         assert "partial" in text
@@ -341,25 +341,19 @@ def test_gpus_that_are_out_of_service_have_their_hours_of_the_period() -> None:
     assert "Out of service, or" not in weekly_html(report(hours(), ()))
 
 
-def test_what_is_suspected_has_hours_and_money_of_its_own() -> None:
+def test_what_is_suspected_is_left_with_its_hours_and_money() -> None:
     looks = replace(
         idle("team-a/left", ("gpu-0", "gpu-1/1"), END - timedelta(hours=5)),
         kind=FindingKind.SUSPECTED_IDLE,
         verdict=Verdict.UNKNOWN,
-        missing=("power and memory activity of gpu-0 over the idle time",),
     )
-    devices = (device("gpu-0"), device("gpu-1/1", "3g.20gb"))
-    silent = hours(rows={"suspected": 1.5}, workload="Pod/team-a/left")
-    found = report(silent, (looks,), devices=devices)
+    silent = hours(rows={"suspected": 1.5}, workload="Pod/team-a/left", free={})
+    found = report(silent, (looks,), devices=(device("gpu-0"), device("gpu-1/1", "3g.20gb")))
     assert found.suspected == (looks,)
-    assert found.suspected_gpu_hours == pytest.approx(5 * 1.5)
-    assert found.suspected_cost == pytest.approx(2.0 * found.suspected_gpu_hours)
     assert (found.idle, found.fleet.idle_gpu_hours, found.levers.levers) == ((), 0.0, ())
-    assert report(silent, (looks,), devices=devices, prices={}).suspected_cost is None
+    assert [(each.left, each.wasted.cost) for each in found.levers.left] == [(Left.SUSPECTED, 504.0)]
     for text in (weekly_html(found), weekly_markdown(found)):
-        assert "Suspected, not proven" in text
-        assert "power and memory activity of gpu-0 over the idle time" in text
-    assert "Suspected" not in weekly_html(report(hours()))
+        assert "Suspected idle" in text
 
 
 def test_idle_pods_of_one_workload_on_one_node_share_its_hours() -> None:
@@ -371,9 +365,8 @@ def test_idle_pods_of_one_workload_on_one_node_share_its_hours() -> None:
     )
     entries = [*hours(rows={"abandoned": 3.0}), *hours(rows={"model_loaded": 1.0}, workload="Pod/team-a/other")]
     found = report(entries, (one, two, other), devices=tuple(map(device, "ABCD")), world=world)
-    assert found.idle_cost == {
-        one.id: pytest.approx(336.0), two.id: pytest.approx(672.0), other.id: pytest.approx(20.0),
-    }  # fmt: skip
+    costs = {each.findings: each.wasted.cost for each in found.levers.levers}
+    assert costs == pytest.approx({(one.id,): 336.0, (two.id,): 672.0, (other.id,): 20.0})
 
 
 def test_an_idle_gang_counts_with_all_its_gpus_for_the_namespace_of_its_pods() -> None:
@@ -498,5 +491,5 @@ def test_a_cheap_and_a_dear_node_of_one_model_cost_the_same_in_the_report_as_on_
     assert an_hour == {"team-cheap": pytest.approx(16.0), "team-dear": pytest.approx(48.0)}
     assert of_team == {name: pytest.approx(168 * cost) for name, cost in an_hour.items()}
     assert found.fleet.cost == pytest.approx(168 * 64.0)
-    assert found.idle_cost[silent.id] == pytest.approx(168 * 48.0)
+    assert found.levers.levers[0].wasted.cost == pytest.approx(168 * 48.0)
     assert found.levers.saving_per_week == pytest.approx(168 * page.saving["team-dear", "release", "likely"])

@@ -28,17 +28,8 @@ from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.ledger import Group, Ledger, LedgerEntry, Loss, LossCause, Row
 from gpuwatch.facts.model.sizing import Abstention, AbstentionKind, Option, Recommendation
 from gpuwatch.facts.model.telemetry import Device, DeviceId, PodRef
-from gpuwatch.facts.model.weekly import (
-    Amount,
-    Left,
-    LeftOver,
-    Lever,
-    LeverAccount,
-    LeverKind,
-    LeverPart,
-    Sureness,
-)
-from gpuwatch.facts.model.workload_profile import ProfileBook
+from gpuwatch.facts.model.weekly import Amount, Left, LeftOver, Lever, LeverAccount, LeverKind, LeverPart, Sureness
+from gpuwatch.facts.model.workload_profile import ProfileBook, WorkloadKey
 
 _STARTS = (Row.PULL, Row.INIT, Row.LOAD)
 _NAMED = {
@@ -51,45 +42,29 @@ _NAMED = {
 _SAID = {
     LeverKind.MEMORY_NEED: (
         "Their memory was flat from the start, so its peak may be a reservation. A cheaper GPU may have enough.",
-        f"Their owners state what they need per GPU, in the annotation {GPU_MEMORY_NEED}.",
-        "gpuwatch recommend",
-    ),
+        f"Their owners state what they need per GPU, in the annotation {GPU_MEMORY_NEED}.", "gpuwatch recommend"),
     LeverKind.TRY_RUN: (
         "A cheaper GPU is likely fast enough. At worst it is not.",
-        "One run on the cheaper GPU, to compare.",
-        "gpuwatch recommend",
-    ),
+        "One run on the cheaper GPU, to compare.", "gpuwatch recommend"),
     LeverKind.MEASURE: (
         "Utilisation alone cannot tell how much of a GPU is needed.",
-        "Exporters give engine, SM and memory activity.",
-        "gpuwatch doctor -o wide",
-    ),
+        "Exporters give engine, SM and memory activity.", "gpuwatch doctor -o wide"),
     LeverKind.UNBLOCK: (
         "A cheaper GPU would do, and only conditions that an owner can change rule it out.",
-        "Each workload names its conditions.",
-        "gpuwatch recommend",
-    ),
+        "Each workload names its conditions.", "gpuwatch recommend"),
     LeverKind.STARTS: (
         "The ledger's hours of image pulls, init containers and loads. How much faster they can be is not known.",
-        "Images and models that are on the Node before the Pod starts.",
-        "gpuwatch ledger --by image --group starting",
-    ),
+        "Images and models on the Node before the Pod starts.", "gpuwatch ledger --by image --group starting"),
     LeverKind.GANGS: (
         "The ledger's hours in which members of a gang waited for others. Some wait may remain.",
-        "A scheduler that starts all members of a gang at once.",
-        "gpuwatch ledger --by workload --group starting",
-    ),
+        "A scheduler that starts all members at once.", "gpuwatch ledger --by workload --group starting"),
     LeverKind.FAILURES: (
         "The ledger's hours of work that failures made worthless. No failure can be ruled out.",
-        "Checkpoints more often, and the causes mended.",
-        "gpuwatch ledger",
-    ),
+        "Checkpoints more often, and the causes mended.", "gpuwatch ledger"),
     LeverKind.UNREACHABLE: (
         "The ledger's hours of free GPUs, or parts of them, that no request could get.",
-        "Another MIG layout, where MIG is the reason.",
-        "gpuwatch mig-plan",
-    ),
-}
+        "Another MIG layout, where MIG is the reason.", "gpuwatch mig-plan"),
+}  # fmt: skip
 """Evidence, needs, and the command that shows more, of the levers with several parts."""
 _LEFT = {
     Row.USABLE: Left.FREE,
@@ -111,6 +86,8 @@ _NOTHING = 1e-12
 
 _Key = tuple[LeverKind, Sureness, str]
 """Kind, sureness and subject of a lever."""
+_Cell = tuple[str, str, str, str, str, Row]
+"""Namespace, workload, GPU model, Node, image and row."""
 
 
 @dataclass(slots=True)
@@ -161,15 +138,15 @@ def levers_of(
     """The account of (start, end], of which the ledger is; and for each team why most of its money has no lever."""
     week = HOURS_PER_WEEK / max((end - start) / timedelta(hours=1), 1.0)
     drafts, release_of = _releases(idle, analysis, ledger, rates)
-    advised = {item.key: item for item in recommendations}
+    advised: dict[WorkloadKey | None, Recommendation] = {item.key: item for item in recommendations}
     drafts |= {_resize_key(item): _resize(item, ledger) for item in advised.values()}
-    abstained = {item.key: item for item in abstentions}
+    abstained: dict[WorkloadKey | None, Abstention] = {item.key: item for item in abstentions}
     profiles = profiles_of(book)
 
     taken: defaultdict[tuple[_Key, str], Sum] = defaultdict(Sum)
     left: defaultdict[tuple[Left, str, str, Row], Sum] = defaultdict(Sum)
     held: defaultdict[tuple[str, str], Sum] = defaultdict(Sum)  # not released, by workload and model
-    cells: defaultdict[tuple[str, str, str, str, str, Row], Sum] = defaultdict(Sum)  # the waste of it
+    cells: defaultdict[_Cell, Sum] = defaultdict(Sum)  # the waste of it
     useful, unknown, out = Sum(), Sum(), Sum()
     places = _places(idle, analysis)
     for each in ledger.entries:
@@ -188,23 +165,14 @@ def levers_of(
         else:
             (unknown if each.unknown else useful).add(*rest)
 
-    sized: defaultdict[tuple[str, str], Sum] = defaultdict(Sum)
-    for (_, workload, model, _, _, row), of in cells.items():
-        if workload and row not in _NAMED:
-            sized[workload, model].add(of.gpu_hours, of.cost)
     parts: dict[tuple[_Key, str], LeverPart] = {}
     claims: dict[tuple[str, str], list[_Claim]] = {}
-    for (workload, model), waste in sized.items():
+    for (workload, model), waste in _sized(cells).items():
+        of_profiles = parts_of(profiles.get((workload, model), ()), start, end)
+        keys = ((each.key if each else None, part) for each, part in of_profiles)
         claims[workload, model] = [
-            _claim(
-                part,
-                advised.get(profile.key) if profile else None,
-                abstained.get(profile.key) if profile else None,
-                held[workload, model],
-                waste,
-                parts,
-            )
-            for profile, part in parts_of(profiles.get((workload, model), ()), start, end)
+            _claim(advised.get(key), abstained.get(key), part, held[workload, model], waste, parts)
+            for key, part in keys
         ]
     nodes: defaultdict[tuple[_Key, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (namespace, workload, model, node, image, row), of in cells.items():
@@ -229,6 +197,15 @@ def levers_of(
             why = causes.get(name, "") if key[0] is LeverKind.FAILURES else why
             parts[key, name] = LeverPart(name=name, wasted=Amount(), why=why)
     return _account(drafts, taken, parts, left, (useful, unknown, out), week, ledger)
+
+
+def _sized(cells: Mapping[_Cell, Sum]) -> Mapping[tuple[str, str], Sum]:
+    """By workload and model, the waste that a change could save."""
+    found: defaultdict[tuple[str, str], Sum] = defaultdict(Sum)
+    for (_, workload, model, _, _, row), of in cells.items():
+        if workload and row not in _NAMED:
+            found[workload, model].add(of.gpu_hours, of.cost)
+    return found
 
 
 def _times(of: LedgerEntry | Sum, ratio: float, cost_ratio: float | None = None) -> tuple[float, float | None]:
@@ -256,16 +233,13 @@ def _account(
             again = week if key[0] in _NAMED.values() else None
             shown = [_part(parts[each], taken.get(each, Sum()), again) for each in names]
             saving = [each.saving_per_week for each in shown if each.saving_per_week is not None]
+            evidence, needs, change = _SAID[key[0]]
             draft = Lever(
-                kind=key[0],
-                sureness=key[1],
+                kind=key[0], sureness=key[1], evidence=evidence, needs=needs, change=change,
                 saving_per_week=math.fsum(saving) if saving else None,
                 saving_gpu_hours_per_week=wasted.gpu_hours * week,
-                evidence=_SAID[key[0]][0],
-                needs=_SAID[key[0]][1],
-                change=_SAID[key[0]][2],
                 parts=tuple(sorted(shown, key=lambda each: (-(each.saving_per_week or 0.0), -each.wasted.gpu_hours))),
-            )
+            )  # fmt: skip
         levers.append(replace(draft, wasted=wasted.amount))
     order = list(Sureness)
     levers.sort(
@@ -273,10 +247,8 @@ def _account(
             order.index(item.sureness), -(item.saving_per_week or 0.0), -item.saving_gpu_hours_per_week, item.subject,
         )
     )  # fmt: skip
-    leftovers = [
-        _left_over(why, {key: left[key] for key in keys}) for why, keys in grouped(left, lambda k: k[0]).items()
-    ]
-    leftovers = [item for item in leftovers if item.wasted.gpu_hours or item.wasted.cost]
+    found = (_left_over(why, {key: left[key] for key in of}) for why, of in grouped(left, lambda key: key[0]).items())
+    leftovers = [item for item in found if item.wasted.gpu_hours or item.wasted.cost]
     leftovers.sort(key=lambda item: (-(item.wasted.cost or 0.0), -item.wasted.gpu_hours))
     sure = [item for item in levers if item.sureness is Sureness.SURE]
     saved = [item.saving_per_week for item in sure if item.saving_per_week is not None]
@@ -358,7 +330,8 @@ def _releases(
     for finding in idle:
         item = planned.get(finding.id)
         subject = item.candidate.target.name if item else finding.subject.name
-        sureness = Sureness.SURE if item is not None and item.admitted else Sureness.REFUSED
+        sure = item is not None and item.admitted
+        sureness = Sureness.SURE if sure else Sureness.REFUSED
         keys[finding.id] = key = (LeverKind.RELEASE, sureness, subject)
         before = drafts[key].findings if key in drafts else ()
         drafts[key] = Lever(
@@ -368,7 +341,7 @@ def _releases(
             team=ledger.team(namespace_of(finding)),
             evidence=f"{finding.summary[:1].upper()}{finding.summary[1:]}.",
             needs=_refused(item),
-            change=_release_command(workload_of.get(finding.pods[0], ""), analysis.at) if finding.pods else "",
+            change=_release_command(workload_of.get(finding.pods[0], ""), analysis.at) if sure else "gpuwatch plan",
             findings=(*before, finding.id),
         )
     saved: defaultdict[_Key, Sum] = defaultdict(Sum)
@@ -436,9 +409,9 @@ def _resize_key(item: Recommendation) -> _Key:
 
 
 def _claim(
-    part: float,
     advice: Recommendation | None,
     abstention: Abstention | None,
+    part: float,
     held: Sum,
     waste: Sum,
     parts: dict[tuple[_Key, str], LeverPart],
@@ -512,19 +485,6 @@ def _ratio(value: float) -> float:
 
 _Places = Mapping[tuple[str, str], Sequence[tuple[Finding, float]]]
 """(workload, Node) → findings there, and the share of each of the hours without work."""
-
-
-def hours_of_findings(
-    findings: Sequence[Finding], analysis: Analysis, entries: Iterable[LedgerEntry]
-) -> Mapping[str, Sum]:
-    """Finding.id → hours of the period, from the finding's start on, in which its Pods had their GPUs and did not work.
-    The ledger has no Pods: those of one workload on one Node share its hours by their GPUs."""
-    places = _places(findings, analysis)
-    found: defaultdict[str, Sum] = defaultdict(Sum)
-    for each in filter(is_silent, entries):
-        for finding, ratio in _found(places, each):
-            found[finding.id].add(*_times(each, ratio))
-    return found
 
 
 def _places(findings: Sequence[Finding], analysis: Analysis) -> _Places:

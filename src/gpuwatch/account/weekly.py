@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuwatch.account.ledger_sums import By, hours_of_entries, sums
-from gpuwatch.account.levers import Sum, hours_of_findings, levers_of, namespace_of
+from gpuwatch.account.levers import Sum, levers_of, namespace_of
 from gpuwatch.account.money import Rates, cost_of
 from gpuwatch.account.weekly_use import is_busy, is_known, use_of, workload_uses
 from gpuwatch.facts.catalog.gpus import gpu_share_ratio, model_name
@@ -70,10 +70,7 @@ def assemble_weekly(
     hours = ledger.entries
     # One finding for each gang, and for each Pod without one (`gpuwatch.judge.idle.assess`).
     idle = _most_gpu_hours_first(item for item in analysis.findings if item.verdict is Verdict.IDLE)
-    idle_sums = hours_of_findings(idle, analysis, hours)
-    idle_cost = {name: each.cost for name, each in idle_sums.items() if each.cost is not None}
     suspected = _most_gpu_hours_first(item for item in analysis.findings if item.kind is FindingKind.SUSPECTED_IDLE)
-    suspicion = _sum(hours_of_findings(suspected, analysis, hours).values())
     unusable = _most_gpu_hours_first(item for item in analysis.findings if item.kind in _UNUSABLE)
     devices = {device.id: device for device in analysis.devices}
     workloads = workload_uses(hours, book, recommendations, abstentions, start, end)
@@ -102,11 +99,8 @@ def assemble_weekly(
         teams=_teams(ledger, recommendations, idle, levers, left),
         workloads=workloads,
         top_changes=tuple(sorted(recommendations, key=by_worth)[:TOP_CHANGES]),
-        idle=tuple(sorted(idle, key=lambda item: -idle_cost.get(item.id, 0.0))),
-        idle_cost=idle_cost,
+        idle=idle,
         suspected=suspected,
-        suspected_gpu_hours=suspicion.gpu_hours,
-        suspected_cost=suspicion.known_cost,
         degraded=tuple(degraded),
         degraded_gpu_hours={name: of.gpu_hours for name, of in lost.items()},
         degraded_cost=lost_cost,

@@ -8,15 +8,12 @@ even a name that is not escaped does no harm. Long lists are cut; the CSV and JS
 import re
 from collections import Counter
 
-from gpuwatch.facts.model.sizing import by_worth
 from gpuwatch.facts.model.weekly import TeamUse, WeeklyReport
 from gpuwatch.say import weekly_words as say
 from gpuwatch.say.tables import lasted, other_gaps
 from gpuwatch.say.templating import POLICY, SCRIPT, SCRIPT_HASH, template
 
 ROWS_SHOWN = 200  # of the page's tables with one line each: about 150 kB of HTML
-ADVICE_SHOWN = 50  # with all facts, the YAML and the options: about 10 kB each
-ABSTAINED_SHOWN = 25  # of each kind
 ACT_SHOWN = 8  # rows before the fold, of findings, changes and teams
 MARKDOWN_ROWS_SHOWN = 50  # a message of at most some 40 kB
 _MARKDOWN_CHANGES = 10  # with their YAML
@@ -26,20 +23,15 @@ _SUMMARY_KINDS = 4  # of degraded GPUs
 
 def weekly_html(report: WeeklyReport) -> str:
     """The page, UTF-8 text. Everything that came from a cluster is escaped."""
-    advised = sorted((item.recommendation for item in report.workloads if item.recommendation), key=by_worth)
     return _text(
         "weekly.html.j2",
         report,
         rows_shown=ROWS_SHOWN,
-        advice_shown=ADVICE_SHOWN,
-        abstained_shown=ABSTAINED_SHOWN,
         act_shown=ACT_SHOWN,
         policy=f"{POLICY}; script-src '{SCRIPT_HASH}'",
         script=SCRIPT,
         models=_models,
-        anchors={item.key: f"change-{index}" for index, item in enumerate(advised[:ADVICE_SHOWN], 1)},
         most_allocated=max((team.use.allocated_gpu_hours for team in report.teams), default=0.0),
-        advised=advised,
     )
 
 
@@ -62,7 +54,6 @@ def _text(name: str, report: WeeklyReport, **more: object) -> str:
         report=report,
         period=say.period(report),
         use_of=say.use_of(report),
-        abstained=say.abstained([item.abstention for item in report.workloads if item.abstention]),
         gaps=other_gaps(report.gaps),
         since=lambda finding: lasted(finding, report.at) or say.UNKNOWN,
         **more,

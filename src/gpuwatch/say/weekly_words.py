@@ -21,7 +21,6 @@ from gpuwatch.facts.model.sizing import (
     EvidenceTier,
     Option,
     OutcomeVerdict,
-    Recommendation,
     SpeedEstimate,
 )
 from gpuwatch.facts.model.weekly import (
@@ -37,7 +36,7 @@ from gpuwatch.facts.model.weekly import (
     WorkloadUse,
 )
 from gpuwatch.facts.model.workload_profile import WorkloadKey
-from gpuwatch.say.words import plural, quantity
+from gpuwatch.say.words import plural
 
 UNKNOWN = "unknown"
 
@@ -234,21 +233,6 @@ def busy_gpu_hours(use: Use) -> float | None:
     if known > 0:
         return min(use.busy_gpu_hours, known)
     return 0.0 if measured(use) and use.allocated_gpu_hours <= 0 else None
-
-
-def cause(item: Recommendation, use: WorkloadUse | None) -> str:
-    """Why a change is advised, in two sentences, and its condition."""
-    did = [f"needs {quantity(item.memory.need_bytes, 'bytes')} of memory"] if item.memory.need_bytes is not None else []
-    if use is not None and use.sm_active_ratio is not None:
-        did.insert(0, f"keeps {percent(use.sm_active_ratio)} of its SMs active")
-    if use is not None and use.busy_ratio is not None:
-        did.insert(0, f"is busy {percent(use.busy_ratio)} of the time")
-    what = f"It {' and '.join(filter(None, (', '.join(did[:-1]), *did[-1:])))}. " if did else ""
-    chosen = item.chosen
-    size = f" and has {quantity(chosen.memory_bytes, 'bytes')}" if chosen.memory_bytes is not None else ""
-    kept = f"{chosen.target.name} is predicted to run at {speed(chosen.speed)} of today's speed"
-    asked = f" ({percent(item.target_speed_ratio)} is asked for){size}."
-    return f"{what}{kept}{asked}{' ' + item.condition if item.condition else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,16 +444,6 @@ def none_idle(report: WeeklyReport) -> str:
 UNUSABLE = (
     "As it was when the report was written; what ended before is not in it. These hours are no part of idle hours."
 )
-
-
-def suspected(report: WeeklyReport) -> str:
-    """What the suspected idle allocations had, and why gpuwatch does not act on them."""
-    held = f"{hours(report.suspected_gpu_hours)} GPU-hours ({whole_money(report.suspected_cost, report.currency)})"
-    return (
-        f"{plural(len(report.suspected), 'allocation')} with {held} in the {period(report)} looked idle by engine "
-        "activity alone. gpuwatch does not act on them, and no total counts them as idle. `gpuwatch doctor` names the "
-        "metrics that would prove or refute it."
-    )
 
 
 def none_degraded(report: WeeklyReport) -> str:

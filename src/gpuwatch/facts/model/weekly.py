@@ -260,10 +260,8 @@ class WeeklyReport:
     degraded: the most severe first, then the dearest; degraded_gpu_hours, degraded_cost: Finding.id → GPU-hours and
         cost of its GPUs in the period, from its start on, where the start (and the price) is known. Two findings on one
         GPU have the same hours.
-    idle: the dearest first; idle_cost: Finding.id → cost of its hours without work within the period, from its start
-        on, where the price is known.
-    suspected: allocations that look idle, which nothing proves; suspected_gpu_hours, suspected_cost: theirs, within the
-        period. They are no part of idle hours. The cost is None where the price is unknown.
+    idle: most GPU-hours first; their hours and money are in the levers.
+    suspected: allocations that look idle, which nothing proves.
     unusable: GPUs out of service, allocated to Pods that do not run, or used outside Kubernetes, at the period's end;
         unusable_gpu_hours: Finding.id → their GPU-hours within the period, where their start is known. Those that were
         over before the end are not in it.
@@ -288,9 +286,6 @@ class WeeklyReport:
     suspected: tuple[Finding, ...] = ()
     degraded_gpu_hours: Mapping[str, float] = field(default_factory=dict)
     degraded_cost: Mapping[str, float] = field(default_factory=dict)
-    idle_cost: Mapping[str, float] = field(default_factory=dict)
-    suspected_gpu_hours: float = 0.0
-    suspected_cost: float | None = None
     unusable: tuple[Finding, ...] = ()
     unusable_gpu_hours: Mapping[str, float] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()

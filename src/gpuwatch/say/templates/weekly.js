@@ -1,12 +1,5 @@
 "use strict";
-// Paper shows the lists of the appendix, also where the style sheet cannot open a fold. Find-in-page opens folded lists
-// by itself, but not the folded rows of tables.
-let printed = [];
-addEventListener("beforeprint", () => {
-  printed = [...document.querySelectorAll(".appendix details.list:not([open])")];
-  for (const fold of printed) fold.open = true;
-});
-addEventListener("afterprint", () => { for (const fold of printed) fold.open = false; });
+// Find-in-page opens folded lists by itself, but not the folded rows of tables.
 addEventListener("keydown", event => {
   if (!(event.ctrlKey || event.metaKey) || event.key !== "f") return;
   for (const fold of document.querySelectorAll("details.rest")) fold.open = true;
