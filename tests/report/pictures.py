@@ -29,7 +29,7 @@ def draw(browser: Browser, folder: Path, temporary: Path) -> None:
     report = (temporary / "report" / "report.html").read_text(encoding="utf-8")
     for name, html, last in (
         ("status-page", status_html(_status(temporary)), "section[aria-labelledby=h-findings]"),
-        ("weekly-report", report.replace(str(temporary), "out/demo"), "#act"),
+        ("weekly-report", report.replace(str(temporary), "out/demo"), "#glance"),
     ):
         with page(browser, html, temporary) as (opened, _):
             box = opened.locator(last).bounding_box()
