@@ -89,7 +89,7 @@ def test_explain_a_device_by_a_beginning_of_its_id() -> None:
     uuid = document("analyze", *ALONE)["devices"][0]["uuid"]
     result = gpuwatch("explain", f"device/{uuid[:14]}", *ALONE)
     assert result.exit_code == 0
-    assert "cannot tell for want of signals" in result.stdout
+    assert "cannot tell: signals are missing" in result.stdout
     assert "health." not in result.stdout, "rules that found nothing are counted"
     whole = gpuwatch("explain", f"device/{uuid[:14]}", *ALONE, "-o", "wide")
     assert "health." in whole.stdout
@@ -153,13 +153,13 @@ def test_doctor_says_which_sources_beside_the_exporters_there_are(tmp_path: Path
     def facts(page: Path) -> dict[str, str]:
         return dict(document("doctor", "--telemetry", page, "--no-cluster", code=ExitCode.LIMITED)["facts"])
 
-    assert facts(PAGE)["ends of Pods"].startswith("none: kube-state-metrics has no requests")
-    assert facts(PAGE)["boots of Nodes"].startswith("none: ")
+    assert facts(PAGE)["Pod ends known"].startswith("none: kube-state-metrics has no requests")
+    assert facts(PAGE)["Node reboots known"].startswith("none: ")
     assert facts(PAGE)["InfiniBand ports"] == "none: no node_exporter shows any"
     more = tmp_path / "more.prom"
     request = 'kube_pod_container_resource_requests{namespace="ml",pod="a",node="n",resource="nvidia_com_gpu"} 1\n'
     more.write_text(PAGE.read_text(encoding="utf-8") + request, encoding="utf-8")
-    assert facts(more)["ends of Pods"] == "of 1 Pods"
+    assert facts(more)["Pod ends known"] == "of 1 Pods"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def _shown() -> Iterator[tuple[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("story")
+    made = tmp_path_factory.mktemp("story")
+    assert CliRunner().invoke(cli, ["demo", "--folder", str(made / "out" / "demo")]).exit_code == 0
+    return made
 
 
 @pytest.mark.parametrize(("command", "lines"), list(_shown()), ids=lambda value: str(value)[:40])

@@ -143,7 +143,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [
         ("vocabularies", ", ".join(schema.vocabularies) or "none found"),
         ("backend", schema.backend or "unknown"),
-        ("series of", ", ".join(f"{key}={value!r}" for key, value in schema.matchers.items()) or "all there is"),
+        ("cluster filter", ", ".join(f"{key}={value!r}" for key, value in schema.matchers.items()) or "none"),
         ("host labels", ", ".join(schema.node_labels) or "none"),
         ("workload labels", schema.pod_labels or "none: telemetry does not say which Pod has which GPU"),
         ("sampling", f"every {duration(schema.interval_seconds)}" if schema.interval_seconds else "interval unknown"),
@@ -155,8 +155,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
             f"{sum(1 for device in devices if device.node)} on a verified Node, "
             f"{len(snapshot.doubted)} not trusted",
         ),
-        ("ends of Pods", _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of devices")),
-        ("boots of Nodes", _or_none(len(snapshot.boots), "Nodes", "no node_exporter with a Node's address")),
+        ("Pod ends known", _or_none(len(snapshot.pod_runs), "Pods", "kube-state-metrics has no requests of devices")),
+        ("Node reboots known", _or_none(len(snapshot.boots), "Nodes", "no node_exporter with a Node's address")),
         ("InfiniBand ports", _or_none(len(snapshot.infiniband), "Nodes", "no node_exporter shows any")),
     ]
 

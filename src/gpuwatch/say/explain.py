@@ -259,7 +259,8 @@ def explanation_tables(item: SubjectExplanation, snapshot: Snapshot, *, wide: bo
                 lines.append(Text(f"missing: {', '.join(finding.missing)}", style="dim"))
         parts.append(_beside(verdict, Group(*lines)))
     for verdict, rules in counted.items():
-        how = {Verdict.UNKNOWN: "cannot tell for want of signals (gpuwatch doctor)"}.get(verdict, "found nothing wrong")
+        unseen = verdict is Verdict.UNKNOWN
+        how = "cannot tell: signals are missing (gpuwatch doctor)" if unseen else "found nothing wrong"
         if rules:
             parts.append(_beside(verdict, Text(f"{plural(len(rules), 'rule')} {how}; -o wide shows them")))
     if not item.findings:
