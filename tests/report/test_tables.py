@@ -137,7 +137,7 @@ def test_all_that_is_wrong_with_a_gpu_is_one_row() -> None:
     second = replace(first, kind=FindingKind.XID, summary="XID 64")
     other = replace(first, subject=Subject(SubjectKind.DEVICE, "GPU-1"), devices=("GPU-1",))
     text = shown(analysis((first, second, other), 2))
-    assert "Degraded (2, 3 findings)" in text
+    assert "Degraded (2, with 3 findings)" in text
     assert text.count("row remap") == 2
     assert "XID 64" in text
     assert "Degraded (1)" in shown(analysis((first,), 1))

@@ -204,7 +204,7 @@ def _degraded(
         return Text.from_markup("[bold]Degraded[/]  " + _none("found", known, "device") + "\n")
     # All that is wrong with one GPU is one row, the gravest first.
     places = list(grouped(findings, lambda item: item.subject).values())
-    more = f", {len(findings)} findings" if len(findings) > len(places) else ""
+    more = f", with {len(findings)} findings" if len(findings) > len(places) else ""
     columns = ("where", "what", "since", *(("evidence",) if wide else ()), "do")
     table = new_table(f"Degraded ({len(places)}{more})", *columns)
     for here in places[:rows]:
