@@ -63,7 +63,7 @@ _SAID = {
         "Checkpoints more often, and the causes mended.", "gpuwatch ledger"),
     LeverKind.UNREACHABLE: (
         "The ledger's hours of free GPUs, or parts of them, that no request could get.",
-        "Another MIG layout, where MIG is the reason.", "gpuwatch mig-plan"),
+        "What is missing beside them: CPU, memory, a toleration, whole Nodes, another MIG layout.", "gpuwatch slots"),
 }  # fmt: skip
 """Evidence, needs, and the command that shows more, of the levers with several parts."""
 _LEFT = {

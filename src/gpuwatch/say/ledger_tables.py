@@ -142,10 +142,7 @@ def goodput_words(found: Goodput) -> Iterable[str]:
         f"Pods had {_span(found.scheduling)} of the capacity, were at work in {_span(found.runtime)} of that, and kept "
         f"{_span(found.program)} of the SMs active then: {_span(found.useful)} of the capacity."
     )
-    yield (
-        "Not known: how much of the SMs' work was computation (MFU), what results were thrown away, and whether a Pod "
-        "that waits would fit."
-    )
+    yield "Not known: how much of the SMs' work was computation (MFU), and what results were thrown away."
 
 
 def _span(span: Span) -> str:
