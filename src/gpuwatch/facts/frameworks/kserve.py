@@ -31,7 +31,7 @@ def _refuses(object_: Object) -> str:
     if mode in ("Serverless", "Knative") or (mode is ABSENT and revision is not ABSENT):
         return ""
     if mode is ABSENT:
-        return "It is not known whether it is serverless, and only Knative scales it to zero."
+        return "It is not known whether it is serverless. Only a serverless one can be scaled to zero."
     if value_at(object_, pointer("metadata", "annotations", "serving.kserve.io/autoscalerClass")) != "none":
         return f"In the mode {mode} KServe keeps at least one replica; only Knative scales it to zero."
     if value_at(object_, "/spec/predictor/workerSpec") is not ABSENT:
