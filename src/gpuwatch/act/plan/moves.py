@@ -4,7 +4,6 @@ One move is of one owner: a single Pod whose siblings do not need it, or all Pod
 and resumed. `score.waited_hours` says when one is worth its cost.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,13 +14,14 @@ from gpuwatch.facts.frameworks import keys
 from gpuwatch.facts.frameworks.allowed import move_refusal
 from gpuwatch.facts.model.cluster import Pod
 from gpuwatch.facts.model.decision import ActionKind, Candidate, Subject, SubjectKind
+from gpuwatch.facts.model.grouping import grouped
 from gpuwatch.facts.model.remediation import Proposal
 from gpuwatch.facts.model.telemetry import PodRef
 
 WAITING_POD = "waiting_pod"
 """What a move for a Pod that waits rests on, in the place of a detector: its outcomes count for it."""
 
-_WAITERS = 8
+_WAITERS = 32
 """Waiting groups for which moves are looked for in a plan, in the scheduler's order; equal ones count once."""
 
 _TRIALS = 64
@@ -38,6 +38,7 @@ def making_room(facts: PlanFacts) -> Iterator[Candidate]:
         if proposal.action is ActionKind.MAKE_ROOM and (found := _kept(proposal, facts)):
             yield found
     tried = set[tuple[tuple[str, str, float, int], ...]]()
+    units = sorted(_units(facts), key=lambda unit: (hours_lost(unit, facts), unit[0].ref))
     for group in facts.ground.unsettled:
         shape = tuple(sorted(map(_asks, group)))
         if shape in tried or served.intersection(pod.ref for pod in group):
@@ -45,13 +46,12 @@ def making_room(facts: PlanFacts) -> Iterator[Candidate]:
         if len(tried) == _WAITERS:
             return
         tried.add(shape)
-        units = [unit for unit in _units(group, room, facts) if moved.isdisjoint(pod.ref for pod in unit)]
-        willing = [unit for unit in units if not not_allowed(unit, facts)]
-        found_ = _cheapest(group, willing, room) or _cheapest(group, units, room)
+        useful = [unit for unit in _helpful(units, group, room) if moved.isdisjoint(pod.ref for pod in unit)]
+        willing = [unit for unit in useful if not not_allowed(unit, facts)]
+        found_ = _cheapest(group, willing, room, facts) or _cheapest(group, useful, room, facts)
         if found_ is not None:
-            unit, room = found_
-            moved.update(pod.ref for pod in unit)
-            yield _candidate(unit, group, facts)
+            moved.update(pod.ref for pod in found_)
+            yield _candidate(found_, group, facts)
 
 
 def _asks(pod: Pod) -> tuple[str, str, float, int]:
@@ -69,30 +69,35 @@ def _waiting(waiter: PodRef, facts: PlanFacts) -> Sequence[Pod]:
     return next((group for group in facts.pending if any(pod.ref == waiter for pod in group)), ())
 
 
-def _units(group: Sequence[Pod], room: Room, facts: PlanFacts) -> list[list[Pod]]:
-    """What can leave at once, the least work lost first: it leaves a Node on which one of the group then has as many
-    accelerators as it asks for."""
+def _units(facts: PlanFacts) -> Iterator[list[Pod]]:
+    """What can leave at once: single Pods whose siblings do not need them, and all Pods of other owners and gangs."""
+    for key, pods in facts.members.items():
+        kind, alone = facts.kind_of(pods[0].workload), key not in facts.gangs
+        yield from [[pod] for pod in pods] if alone and kind is not None and kind.independent else [pods]
+
+
+def _helpful(units: Iterable[list[Pod]], group: Sequence[Pod], room: Room) -> Iterator[list[Pod]]:
+    """Those that leave a Node on which one of the group then has as much of everything as it asks for."""
     asking = [(pod, room.ever(pod)) for pod in unlike(group)]
     mine = {pod.workload for pod in group}
 
-    def helps(unit: Iterable[Pod]) -> bool:
-        freed: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for pod in unit:
-            if room.node_of(pod.ref) == pod.node:
-                freed[pod.node].update(pod.accelerators)
-        return any(
-            name in ever
-            and all(room.free(name, each) + more[each] >= count for each, count in pod.accelerators.items())
-            for name, more in freed.items()
-            for pod, ever in asking
+    def enough(name: str, leaving: Sequence[Pod], pod: Pod) -> bool:
+        cores, memory = room.left(name)
+        return (
+            cores + sum(each.cpu_cores for each in leaving) + 1e-6 >= pod.cpu_cores
+            and memory + sum(each.memory_bytes for each in leaving) >= pod.memory_bytes
+            and all(
+                room.free(name, each) + sum(other.accelerators.get(each, 0) for other in leaving) >= count
+                for each, count in pod.accelerators.items()
+            )
         )
 
-    found: list[list[Pod]] = []
-    for key, pods in facts.members.items():
-        kind, alone = facts.kind_of(pods[0].workload), key not in facts.gangs
-        units = [[pod] for pod in pods] if alone and kind is not None and kind.independent else [pods]
-        found += [unit for unit in units if unit[0].workload not in mine and helps(unit) and not _stays(unit, facts)]
-    return sorted(found, key=lambda unit: (hours_lost(unit, facts), unit[0].ref))
+    for unit in units:
+        here = grouped((pod for pod in unit if room.node_of(pod.ref) == pod.node), lambda pod: pod.node)
+        if unit[0].workload not in mine and any(
+            name in ever and enough(name, leaving, pod) for name, leaving in here.items() for pod, ever in asking
+        ):
+            yield unit
 
 
 def _stays(unit: Sequence[Pod], facts: PlanFacts) -> str:
@@ -103,12 +108,22 @@ def _stays(unit: Sequence[Pod], facts: PlanFacts) -> str:
     return move_refusal(facts.gangs.get(unit[0].gang), owner, list(unit), siblings)
 
 
-def _cheapest(group: Sequence[Pod], units: Iterable[Sequence[Pod]], room: Room) -> tuple[Sequence[Pod], Room] | None:
-    """The first whose leaving places the group and itself, and the room afterwards."""
-    for _, unit in zip(range(_TRIALS), units, strict=False):
-        trial = room.copy()
-        if not isinstance(beside(group, unit, trial), Nowhere):
-            return unit, trial
+def _cheapest(
+    group: Sequence[Pod], units: Iterable[Sequence[Pod]], room: Room, facts: PlanFacts
+) -> Sequence[Pod] | None:
+    """The first whose leaving places the group and itself; the room is as afterwards then, else as before."""
+    movable = (unit for unit in units if not _stays(unit, facts))
+    for _, unit in zip(range(_TRIALS), movable, strict=False):
+        # Who waits alone fits nowhere else.
+        left = {pod.node for pod in unit} if len(group) == 1 else None
+        room.without(pod.ref for pod in unit)
+        placed = room.land(group, left, tell=False)
+        if not isinstance(placed, Nowhere):
+            if not isinstance(room.land(unit, tell=False), Nowhere):
+                return unit
+            room.without(placed)
+        for pod in unit:
+            room.put(pod, pod.node)
     return None
 
 
