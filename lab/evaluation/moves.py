@@ -241,7 +241,9 @@ def optimum(town: Town, budget: int, seconds: float = 120.0) -> tuple[int, int]:
             (lambda pod: pod.cpu_cores, node.cpu_cores - node.other_cpu_cores + 1e-6),
             (lambda pod: pod.memory_bytes / 2**30, (node.memory_bytes - node.other_memory_bytes) / 2**30 + 1e-6),
         ):
-            limit(((column, asks(pods[variables[column][0]])) for column in columns), -np.inf, has)
+            # The simulator has put more on some Nodes than they have: that stays possible.
+            now = sum(asks(pod) for pod in town.placed if pod.node == node.name)
+            limit(((column, asks(pods[variables[column][0]])) for column in columns), -np.inf, max(has, now))
     moves = (
         (column, 1.0) for column, (which, at) in enumerate(variables) if which < count and nodes[pods[which].node] != at
     )
