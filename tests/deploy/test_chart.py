@@ -285,21 +285,26 @@ ALWAYS = {"observe", "controller"}
 @pytest.mark.parametrize(
     ("values", "modes", "roles"),
     [
-        ({}, "observe observe observe", set()),
-        ({"enforce": {"taint": True}}, "observe observe observe", set()),
-        ({"mode": "suggest"}, "suggest suggest suggest", {"suggest"}),
+        ({}, "observe observe observe observe", set()),
+        ({"enforce": {"taint": True}}, "observe observe observe observe", set()),
+        ({"mode": "suggest"}, "suggest suggest suggest suggest", {"suggest"}),
         (
             {"mode": "enforce", "enforce": {"taint": True}},
-            "enforce suggest suggest",
+            "enforce suggest suggest suggest",
             {"suggest", "enforce-taint"},
         ),
         (
             {"mode": "enforce", "enforce": {"evict": True, "release": True}},
-            "suggest enforce enforce",
+            "suggest enforce suggest enforce",
             {"suggest", "enforce-evict", "enforce-release"},
         ),
-        ({"rbac": {"roles": ["taint", "suggest"]}}, "observe observe observe", {"suggest", "enforce-taint"}),
-        ({"mode": "suggest", "rbac": {"create": False}}, "suggest suggest suggest", None),
+        (
+            {"mode": "enforce", "enforce": {"makeRoom": True}},
+            "suggest suggest enforce suggest",
+            {"suggest", "enforce-make-room"},
+        ),
+        ({"rbac": {"roles": ["taint", "suggest"]}}, "observe observe observe observe", {"suggest", "enforce-taint"}),
+        ({"mode": "suggest", "rbac": {"create": False}}, "suggest suggest suggest suggest", None),
     ],
     ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
 )
@@ -308,7 +313,7 @@ def test_the_mode_decides_settings_and_roles_together(
 ) -> None:
     made = helm_chart.few(values)
     assert role_names(made) == (ALWAYS | roles if roles is not None else set())
-    kinds = (ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.RELEASE_GANG)
+    kinds = (ActionKind.TAINT_NODE, ActionKind.EVICT_GANG, ActionKind.MAKE_ROOM, ActionKind.RELEASE_GANG)
     assert settings(made, tmp_path).plan.modes == dict(zip(kinds, map(Mode, modes.split()), strict=True))
 
 

@@ -813,7 +813,7 @@ def test_without_any_binding_nobody_is_held_and_nobody_is_gpuwatch(administrator
     label = "gpuwatch.dev/account"
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     bindings = [each for each in administrator.get(path)["items"] if label in each["metadata"].get("labels", {})]
-    assert len(bindings) == 7
+    assert len(bindings) == 8
 
     def relabel(value: str | None, each: Object) -> None:
         body = {"metadata": {"labels": {label: value}}}
