@@ -82,6 +82,16 @@ def test_how_long_a_target_is_left_alone_depends_on_how_it_ended(ends: list[Phas
         assert "it is left alone until" in why(quiet - timedelta(seconds=1))
 
 
+def test_what_was_moved_for_another_one_is_left_alone_for_a_day() -> None:
+    """It has little work to lose then, and would be the cheapest to move each time."""
+    found = proposed(sick_fleet())
+    found = replace(found, proposal=replace(found.proposal, action=ActionKind.MAKE_ROOM))
+    known = [ended(found, Phase.SUCCEEDED)]
+    for after, alone in ((DAY - HOUR, True), (DAY + HOUR, False)):
+        now = LATER + after
+        assert bool(left_alone(found.proposal, known, now, now, POLICY)) is alone
+
+
 @pytest.mark.parametrize("said", [{"undo_asked": True}, {"verified": {TAKEN_BACK: True}}])
 def test_what_people_took_back_is_a_no(said: dict[str, Any]) -> None:
     found = proposed(sick_fleet())

@@ -202,3 +202,10 @@ def test_the_place_of_the_one_that_waits_counts_first() -> None:
     found = place_for_waiter(item.candidate, facts.ground.room.copy(), facts)
     assert isinstance(found, Nowhere)
     assert "ml/b" in found.reason or "GPU" in found.reason
+
+
+def test_a_gang_with_a_pod_on_a_node_that_is_not_known_stays() -> None:
+    job = "Job/ml/pair"
+    pair = [works(f"ml/pair-{at}", f"n{at}", 2, 1.0, owner=job) for at in (1, 9)]
+    state = fleet(*pair, CROWDED[0], waits("w", 8), workloads=[workload(job), workload("Deployment/ml/a")])
+    assert list(moves(plan_of(state, policy=POLICY))) == ["ml/a"]

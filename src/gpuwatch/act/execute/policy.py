@@ -52,8 +52,8 @@ class ExecutePolicy:
         acts; off: it reads nothing. Required: a series may be forged, stale or of another cluster, a Node's own page
         is not.
     retry_seconds, retry_max_seconds: first wait after a passing obstacle, such as a conflict; doubled up to the second.
-    failure_backoff_seconds: how long a target is left alone after a failed Remediation; doubled with each failure in a
-        row, up to 16 days.
+    failure_backoff_seconds: how long a target is left alone after a failed Remediation, doubled with each failure in a
+        row, up to 16 days; and after it was moved for a Pod that waits.
     obsolete_backoff_seconds: the same after an obsolete, refused or expired one, up to rejection_backoff_seconds, so
         that owners are not notified every hour of a finding that comes and goes.
     rejection_backoff_seconds: how long a target is left alone after a rejection, or after people undid the action. A

@@ -151,6 +151,9 @@ def _quiet_seconds(ended: list[Remediation], proposal: Proposal, policy: Execute
             return doubled(policy.failure_backoff_seconds, in_a_row, FAILURE_BACKOFF_MAX_SECONDS)
         case Phase.OBSOLETE | Phase.REFUSED | Phase.EXPIRED:
             return doubled(policy.obsolete_backoff_seconds, in_a_row, policy.rejection_backoff_seconds)
+        case Phase.SUCCEEDED if proposal.action is ActionKind.MAKE_ROOM:
+            # It has little work to lose after a move, and would be the cheapest to move again and again.
+            return policy.failure_backoff_seconds
         case _:
             return 0  # the last one succeeded, so this is new
 

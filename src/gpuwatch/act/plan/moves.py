@@ -93,10 +93,10 @@ def _helpful(units: Iterable[list[Pod]], group: Sequence[Pod], room: Room) -> It
         )
 
     for unit in units:
-        here = grouped((pod for pod in unit if room.node_of(pod.ref) == pod.node), lambda pod: pod.node)
-        if unit[0].workload not in mine and any(
-            name in ever and enough(name, leaving, pod) for name, leaving in here.items() for pod, ever in asking
-        ):
+        if unit[0].workload in mine or any(room.node_of(pod.ref) != pod.node for pod in unit):
+            continue
+        here = grouped(unit, lambda pod: pod.node)
+        if any(name in ever and enough(name, leaving, pod) for name, leaving in here.items() for pod, ever in asking):
             yield unit
 
 
