@@ -127,19 +127,16 @@ def _cheapest(
     return None
 
 
-def beside(group: Sequence[Pod], unit: Sequence[Pod], room: Room) -> Mapping[PodRef, str] | Nowhere:
-    """Where the unit lands once it has left and the group is placed; changes this room."""
-    room.without(pod.ref for pod in unit)
+def place_for_waiter(candidate: Candidate, room: Room, facts: PlanFacts) -> Mapping[PodRef, str] | Nowhere:
+    """Where the Pods of a move land once they have left and those that wait are placed; changes this room."""
+    group, unit = _waiting(candidate.waiter, facts), facts.pods_of(candidate)
+    if not group:
+        return Nowhere(f"{candidate.waiter} waits no more.")
+    room.without(candidate.pods)
     placed = room.land(group)
     if isinstance(placed, Nowhere):
         return Nowhere(f"Pod {group[0].ref}, which waits, would find no place: {placed.reason}", placed.known)
     return room.land(unit)
-
-
-def place_for_waiter(candidate: Candidate, room: Room, facts: PlanFacts) -> Mapping[PodRef, str] | Nowhere:
-    """As `beside`, for a candidate."""
-    group = _waiting(candidate.waiter, facts)
-    return beside(group, facts.pods_of(candidate), room) if group else Nowhere(f"{candidate.waiter} waits no more.")
 
 
 def hours_lost(unit: Iterable[Pod], facts: PlanFacts) -> float:

@@ -201,7 +201,7 @@ def waited_hours(candidate: Candidate, facts: PlanFacts) -> float:
 
     A wait is taken to last as long again as it has. So a move is worth its cost once the waiting has cost as much, and
     both together are at most twice what the better one alone would have cost (the ski rental problem; Karlin, Manasse,
-    Rudolph and Sleator, 1988): nobody knows when a running job ends.
+    Rudolph and Sleator, 1988): when a running job ends is not known.
     """
     waiter = facts.pods.get(candidate.waiter)
     if waiter is None or waiter.created is None:
